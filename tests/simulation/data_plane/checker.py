@@ -92,8 +92,13 @@ class Checker:
                 at = part.start + int(np.flatnonzero(rows.numbers[part] == number)[0])
                 first = self._first[shard][int(rows.places[at] - self._workload.placement.starts[shard])]
                 found = self._workload.steps_in((first - vectors[at]).astype(np.float32))
+                if self._workload.job.per_step:
+                    beyond = {each for each in found if each >= step}
+                    assert not beyond, f"rank {trainer.rank} read steps {beyond} of rank {rank} for step {step}"
                 # A rollback drops the pushes of later steps.
                 due = self._due[trainer.rank][shard][rank].steps(link.peer.incarnation)
+                if self._workload.job.per_step:
+                    due = set(range(1, step))
                 missed = {each for each in due if each < step} - found
                 if missed:
                     what = f"rank {trainer.rank} read shard {shard} for step {step}"
@@ -167,11 +172,13 @@ class Checker:
             beyond = {step for step in found if step > applied[rank]}
             assert not beyond, f"{who} reports steps of rank {rank} up to {applied[rank]}, and has {beyond}"
             missing |= {(rank, step) for step in range(1, applied[rank] + 1)} - {(rank, step) for step in found}
-        for rank, last in enumerate(applied):
-            for step in range(1, last + 1):
-                if (rank, step) not in missing:
+        for step in range(1, max(applied) + 1):
+            changes = np.zeros_like(expected)
+            for rank, last in enumerate(applied):
+                if step <= last and (rank, step) not in missing:
                     slots, gradients = workload.on_shard(shard, rank, step)
-                    expected[slots] -= gradients
+                    changes[slots] += gradients  # in the order of ranks
+            expected -= changes
         wrong = np.flatnonzero((rows != expected).any(axis=1))
         assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
         return missing

@@ -1,7 +1,8 @@
 """A stand-in for the trainers: the real exchange, and around it the order of a step, without a dense network.
 
 As `trainer/loop.py` and `trainer/step.py` have it: wait for all ranks, push missing steps, then look up, agree, push,
-step after step, and at the end wait for the last cut.
+step after step, and at the end wait for the last cut. If shards merge steps, the push comes before the sum over
+trainers, and a commit after it.
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ class Trainer:
         self._cut = 0
         self._named: tuple[int, ...] = ()  # the incarnations that are to commit the cut
         self._resumed = False
+        self._epoch = 0
         pod.trainer = self
 
     @property
@@ -194,7 +196,7 @@ class Trainer:
             self._end(epoch)
 
     def _meet(self, epoch: int) -> None:
-        group = self.cluster.group
+        group, self._epoch = self.cluster.group, epoch
         self.poll_interrupts()
         met = f"meet in {self.generation}"
         done = group.agree(epoch, met, self.rank, self.done, self.poll_interrupts)
@@ -204,6 +206,8 @@ class Trainer:
             done = group.agree(epoch, f"{met}: go on after", self.rank, applied, self.poll_interrupts)
         self.done = done
         self._keep(self.exchange.resume_state())
+        if self.workload.job.per_step:
+            self.exchange.commit(done)
 
     def _heal(self) -> None:
         """Cut soon, because a new trainer keeps no earlier pushes (`trainer/save_coordinator.py`)."""
@@ -212,6 +216,8 @@ class Trainer:
 
     def _repair(self, pushed: int | None) -> None:
         missing = missing_steps(self.done, pushed, self.exchange.applied(), WINDOW)
+        if self.workload.job.per_step:
+            missing = range(self.done + 1, self.done + 1)
         for step in range(min(self.exchange.counted()) + 1, missing.start):
             self.exchange.count(step, self.workload.push(self.rank, step)[0])
         for step in range(max(self.exchange.counted()), missing.start - 1, -1):
@@ -220,18 +226,31 @@ class Trainer:
             self._fetch(step)
             self._push(step)
         self.pushed = max(self.pushed or 0, self.done)
+        if self.workload.job.per_step:
+            self.exchange.commit(self.done)
 
     def _step(self, epoch: int) -> None:
-        step = self.done + 1
+        step, merges = self.done + 1, self.workload.job.per_step
         self._fetch(step)
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, self.workload.step_s))
+        if merges:
+            self._push(step)
         announced = self._announce(step) if self.rank == 0 else 0
         self._cut = self.cluster.group.agree(epoch, f"step {step}", self.rank, announced, self.poll_interrupts)
+        if merges:
+            self.exchange.announce_cut(self._cut)
+            self._await_received(step)
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, 0.002))  # the sum over trainers
-        if self.cluster.group.epoch != epoch:
+        if merges:  # it ends on some, although it fails on others
+            self.cluster.group.agree(epoch, f"sum of {step}", self.rank, 0, self.poll_interrupts)
+        elif self.cluster.group.epoch != epoch:
             raise GroupBrokenError
         self.done = step
-        self._push(step)
+        if merges:
+            self._keep(self.exchange.resume_state())
+            self.exchange.commit(step)
+        else:
+            self._push(step)
 
     def _announce(self, step: int) -> int:
         """The next cut; a shard that was replaced, or gave it up, makes it void."""
@@ -308,6 +327,15 @@ class Trainer:
                 self.pushed = pushed
                 return
 
+    def _await_received(self, step: int) -> None:
+        while True:
+            try:
+                self._retry_until_done(lambda: self.exchange.wait_received(step, _SLICE_S))
+            except ShardsUnavailableError:
+                self._await_ready()
+            else:
+                return
+
     def _keep(self, exchange_state: Ints | None) -> None:
         if self.pod.file is not None:
             state = (self.generation, self.done, self.pushed, np.array(exchange_state))
@@ -330,7 +358,9 @@ class Trainer:
                 self.poll_interrupts()
 
     def poll_interrupts(self) -> None:
-        """Follow the newest roster. Raises RolledBackError."""
+        """Follow the newest roster. Raises RolledBackError, and GroupBrokenError where a wait depends on the others."""
+        if self.workload.job.per_step and self.cluster.group.epoch != self._epoch:
+            raise GroupBrokenError
         if self.pod.roster is self._roster:
             return
         before, self._roster = self.generation, self.pod.roster

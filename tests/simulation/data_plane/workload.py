@@ -66,6 +66,7 @@ class Workload:
             replay_bytes=rng.choice((40_000, 1 << 20, 1 << 20)) if replays else 0,
             parity_shards=k,
             snapshots=replace(job.snapshots, rebase=rng.choice(("Consecutive", "OneShot", "Intermittent"))),
+            sparse_updates="PerStep" if random.Random(f"steps of {seed}").random() < 0.7 else "PerPush",
         )
         return cls(job, seed, rng.choice((0.2, 0.5, 2.0)), rng.choice((0.03, 0.1, 0.2)), rng.random() < 0.5)
 
@@ -105,7 +106,10 @@ class Workload:
         numbers = rng.permutation(self.placement.total)[: rng.integers(1, 30)]
         numbers = np.concatenate((np.setdiff1d(numbers, self.tallies), self.tallies[:, rank]))
         rows = self._unique(numbers)
-        gradients = rng.integers(-3, 4, (len(rows), DIM)).astype(np.float32)
+        if self.job.per_step:  # with three trainers the bits depend on the order of sums
+            gradients = rng.standard_normal((len(rows), DIM), np.float32)
+        else:  # the sum is exact, whatever the order of pushes
+            gradients = rng.integers(-3, 4, (len(rows), DIM)).astype(np.float32)
         mine = np.isin(rows.numbers, self.tallies)
         gradients[mine] = 0.0
         gradients[mine, (step - 1) // BITS] = -(2.0 ** ((step - 1) % BITS))

@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_contract.limits import MAX_TRAINERS
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.memory import Memory
 from cpr_trainer.embedding.segments import Segment
@@ -92,7 +93,7 @@ class RowBuffer:
 
 
 class Redo:
-    """The redo record of a push: the new contents of its rows, written before the rows themselves.
+    """The redo record of a push, or of a merged step: the new contents of its rows, written before the rows themselves.
 
     A killed process has executed a prefix of its stores, on any processor. The record is complete once `number` is
     written, and the next process may copy it into the rows again, even if a part of them was already written.
@@ -102,7 +103,8 @@ class Redo:
     rows and their state. `note` is the caller's, of `NOTE_BYTES` at most.
     """
 
-    NOTE_BYTES = 256
+    #: A frame's header of each trainer.
+    NOTE_BYTES = 128 * MAX_TRAINERS
 
     def __init__(self, memory: Memory, rows: int, values: int, state_values: int) -> None:
         """Allocate a record for a push of all rows, with this number of values, and of values in their state."""

@@ -118,11 +118,14 @@ class Exchange:
         joined = (band[0] if len(band) == 1 else cast(Values, np.concatenate(band)) for band in bands)
         return tuple(band.reshape(-1, dim) for band, dim in zip(joined, self._dims, strict=True))
 
-    def lookup(self, step: int, rows: UniqueRows, vectors: Values | None = None) -> PendingLookup:
+    def lookup(
+        self, step: int, rows: UniqueRows, vectors: Values | None = None, as_of: int | None = None
+    ) -> PendingLookup:
         """Request the vectors of `rows`, and return without waiting for them.
 
         They are received into `vectors` (from `empty_vectors`, or a part of that), or into a new array. A shard answers
-        after all pushes that were sent to it before, and so reads this trainer's own writes.
+        after all pushes that were sent to it before, and so reads this trainer's own writes. If it merges steps, it
+        answers after step `as_of`, by default the one before `step`.
         """
         vectors = self.empty_vectors(rows) if vectors is None else vectors
         numbers = self._session.encoding.pack_numbers(rows.numbers)
@@ -133,7 +136,7 @@ class Exchange:
                 if link.skip(step):
                     lookup.put(shard, self._first_values(rows, shard))
                 else:
-                    link.send_lookup(step, numbers[part], lookup)
+                    link.send_lookup(step if as_of is None else as_of + 1, numbers[part], lookup)
             self._send_remaining()
             return lookup
 
@@ -200,6 +203,25 @@ class Exchange:
             if self._layout is None or not all(link.pushes.all_in_blocks for link in self._loop.links):
                 return None
             return np.array([link.resume_state for link in self._loop.links], np.int64).reshape(-1, STATE_WIDTH)
+
+    def wait_received(self, step: int, timeout_s: float) -> None:
+        """Wait until all shards hold the push of `step`, or have applied it. Raises as `settle`."""
+        with self._loop.changed:
+            self._wait(lambda link: max(link.received, link.applied) >= step, timeout_s)
+
+    def commit(self, step: int, *, for_all: bool = False) -> None:
+        """Commit all steps up to `step`: shards that merge steps may apply them. for_all: as if all ranks did."""
+        with self._loop.changed:
+            self._session.committed, self._session.for_all = step, for_all
+            for link in self._loop.links:
+                link.commit()
+            self._send_remaining()
+
+    def withdraw(self, step: int) -> None:
+        """Drop the pushes after `step`, which is committed: this rank trains no further."""
+        with self._loop.changed:
+            for link in self._loop.links:
+                link.pushes.drop_after(step)
 
     def settle(self, timeout_s: float) -> None:
         """Wait until all pushes are acknowledged. Raises TimeoutError, or ShardsUnavailableError if one cannot be now.

@@ -54,6 +54,8 @@ class Operation(enum.IntEnum):
     POSITION = 16  # that position; answers FLUSH and QUERY_POSITION
     READ = 17  # requests rows of the receiver's parity, or of the receiver as they are in another parity
     ROWS = 18  # the requested rows
+    COMMIT = 19  # trainer: all steps up to `step` are complete on its side (see `shard.steps`)
+    RECEIVED = 20  # shard: the rank's contribution to `step` is held, or applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,10 @@ class Header:
     pushes of this rank to this shard: in PUSH those of earlier steps, in answers those up to `step`. `ticket` assigns
     an answer to its lookup. `count` counts rows, and in WELCOME the processes of the shard's incarnation; in ACK and
     PONG it is 1 while the store has no space for the save in progress. `order` is the place of a push among those of
-    all ranks: in ACK that of `step`, in PUSH the one that another incarnation assigned; 0: none. `protected_step` is
-    the last step that the parity at other shards holds of every rank; -1: none.
+    all ranks: in ACK that of `step`, in PUSH the one that another incarnation assigned; 0: none. In COMMIT it is the
+    first step whose push this rank can send, and `row_updates` counts those up to `step`. COMMIT with a
+    `count` of 1 is for all ranks: the job stops. `protected_step` is the last step that the parity at other shards
+    holds of every rank; -1: none.
     """
 
     operation: Operation

@@ -165,7 +165,10 @@ def _name(identity: Identity) -> str:
 
 @dataclass(slots=True)
 class Session:
-    """A trainer's identity and state, as all of its frames carry it. The exchange's lock guards the last three."""
+    """A trainer's identity and state, as all of its frames carry it. The exchange's lock guards the last five.
+
+    committed: the last step that this rank has committed, -1 before it is in a group; `for_all`: in place of all ranks.
+    """
 
     job_uid: str
     rank: int
@@ -178,6 +181,8 @@ class Session:
     counters: Counters = _NO_ROSTER
     cut_step: int = 0
     newest_roster_seen: int = 0
+    committed: int = -1
+    for_all: bool = False
 
     def last_step(self, samples: int) -> int:
         """Return the last step that ends by this sample; after the last sample the last step."""

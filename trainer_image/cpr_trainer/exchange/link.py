@@ -42,7 +42,8 @@ class Link:
     `problem` is the reason of the shard's refusal, None if there is none. `skipped` is the last step that is trained
     without the shard: its lookups return first values, and its push is dropped. `counted` is the step up to which
     `row_updates` counts this rank's row updates on the shard; the count starts with the shard's own, and is -1 before.
-    `protected` is the last step that parity at other shards holds of every rank, -1 for none.
+    `protected` is the last step that parity at other shards holds of every rank, -1 for none. `received` is the last
+    step whose push the shard has received on this connection; -1: none.
     """
 
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
@@ -56,6 +57,7 @@ class Link:
         self.process_number = 0
         self.saved = SaveState()
         self.protected = -1
+        self.received = -1
         self.last_seen = now
         self.problem: str | None = None
         self._session = session
@@ -164,6 +166,17 @@ class Link:
         if self.pushes.all_sent:
             self.state = LinkState.READY
 
+    def commit(self) -> None:
+        """Send the shard the last committed step, once it is ready and the rows up to that step are counted."""
+        session, step = self._session, self._session.committed
+        next_push = self.pushes.last(step + 1)
+        if step < 0 or self.state not in {LinkState.REPLAYING, LinkState.READY}:
+            return
+        if self.counted == step or next_push is not None:
+            rows = self.row_updates if next_push is None else next_push.row_updates
+            header = session.header(Operation.COMMIT, step, count=int(session.for_all))
+            self._send(replace(header, order=self.pushes.first_step(step), row_updates=rows))
+
     @property
     def resume_state(self) -> tuple[int, int, int, int]:
         """The state, without the pushes, from which the next process continues this link."""
@@ -259,6 +272,7 @@ class Link:
         if self.state in CONNECTED:
             self.state = LinkState.JOINED
         self.pushes.connection_lost()
+        self.received = -1
         for lookup in self._lookups.values():
             lookup.fail(self.peer.index)
         self._lookups.clear()
@@ -294,6 +308,8 @@ class Link:
         match header.operation:
             case Operation.PONG | Operation.ACK:
                 self._note(header)
+            case Operation.RECEIVED:
+                self.received = header.step
             case Operation.VECTORS:
                 if (lookup := self._lookups.pop(header.ticket, None)) is not None:
                     lookup.fill(self.peer.index)
@@ -329,6 +345,7 @@ class Link:
                 _LOG.info("shard %d is sent %d pushes again", self.peer.index, again)
             self.state = LinkState.REPLAYING
             self._ping()  # announces the end of the replay before its start
+        self.commit()
         self.send_on()
 
     def _ping(self) -> None:

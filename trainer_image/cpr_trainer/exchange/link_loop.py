@@ -130,6 +130,7 @@ class LinkLoop:
         self._session.counters = roster.counters
         if new_generation:
             self._session.cut_step = 0  # the next cut may be earlier, and shards would ignore it after this one
+            self._session.committed = -1
         peers = sorted(roster.shards, key=lambda peer: peer.index)
         first = not self.links
         if first:

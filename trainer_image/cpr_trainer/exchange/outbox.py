@@ -88,10 +88,21 @@ class Outbox:
         """The step of the first push that is retained; None without one."""
         return self._retained[0].step if self._retained else None
 
+    def last(self, step: int) -> Push | None:
+        """Return the last push that is not acknowledged, if it is of `step`."""
+        return self._unacknowledged[-1] if self.last_step == step else None
+
+    def first_step(self, committed: int) -> int:
+        """Return the step from which on all pushes are here; `committed` + 1 if there is none up to `committed`."""
+        if self.forgotten >= 0:
+            return self.forgotten + 1
+        return self._unacknowledged[0].step if self._unacknowledged else committed + 1
+
     def add(self, push: Push) -> None:
-        """Add the push of a new step, or of a step that is pushed again, which replaces the retained push."""
+        """Add the push of a new step, or of the last one, which is pushed again and replaces the former push."""
         last = self._unacknowledged[-1].step if self._unacknowledged else 0
-        assert push.step > last, f"step {push.step} is pushed after step {last}"
+        assert push.step >= last, f"step {push.step} is pushed after step {last}"
+        self.drop_after(push.step - 1)
         if push.block is not None:
             push.block.retain()
         if push.block is not None and push.protected:
@@ -144,6 +155,12 @@ class Outbox:
             self._unacknowledged.appendleft(self._retained.pop())
         steps = [push.step for push in (*self._retained, *self._unacknowledged)]
         assert all(map(lt, steps, steps[1:])), f"pushes are kept out of order: {steps}"
+
+    def drop_after(self, step: int) -> None:
+        """Drop the unacknowledged pushes after this step."""
+        while self._unacknowledged and self._unacknowledged[-1].step > step:
+            _release(self._unacknowledged.pop())
+        self._sent = min(self._sent, len(self._unacknowledged))
 
     def drop_unacknowledged(self) -> None:
         """Drop all unacknowledged pushes."""

@@ -40,6 +40,7 @@ from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.status import Metrics, StatusPublisher
+from cpr_trainer.shard.steps import StepService
 from cpr_trainer.store import Store, open_store
 
 _LOG = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ class _Shard:
         local = LocalRows.of(job, placement_of(job), first.index, self._memory)
         arena = local.arena
         self.metrics.rows.set(len(arena))
-        service = Service(job, local.placement, first.index, arena, self.metrics)
+        kind = StepService if job.per_step else Service
+        service = kind(job, local.placement, first.index, arena, self.metrics)
         service.trace = Trace(self._environment.step_trace)
         lifecycle = Lifecycle(job, first, service, self._control_block)
         parts = Writer(

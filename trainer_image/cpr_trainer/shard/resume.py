@@ -26,13 +26,13 @@ from cpr_trainer.checkpoint.restore.restorer import Restored
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.embedding.memory import Memory
 from cpr_trainer.embedding.placement import layout_hash
-from cpr_trainer.exchange.frames import Header
+from cpr_trainer.exchange.frames import HEADER_BYTES, Header
 from cpr_trainer.runtime.supervision import FIRST_FREE_WORD, ControlBlock
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier
 
 #: Rises with any change of the memory's layout: a container that restarts may have another image.
-_FORM = 2
+_FORM = 3
 #: The size of one copy, far more than any state takes; memory that is never touched costs nothing.
 _COPY_BYTES = 16 << 20
 _VALID, _FIRST = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 2)
@@ -187,10 +187,11 @@ def resume(state: ResumeState, service: Service, saving: ShardCheckpointer) -> N
     account, arena = state.account, service.arena
     arena.epochs.now = account.epoch
     arena.epochs.release_all()
-    push: Header | None = None
+    pushes: list[Header] = []
     if arena.redo.number != state.push:
         arena.reapply_last_push()
-        push = Header.unpack(arena.redo.note)
+        note = arena.redo.note
+        pushes = [Header.unpack(note[at : at + HEADER_BYTES]) for at in range(0, len(note), HEADER_BYTES)]
     service.newest_save, service.saved_steps = account.newest_save, account.saved_steps
     service.given_up_step = account.given_up_step
     saving.start(account.links, account.top, monotonic(), account.restore_record, counted=False)
@@ -207,7 +208,7 @@ def resume(state: ResumeState, service: Service, saving: ShardCheckpointer) -> N
         order=state.order,
         in_order=account.in_order,
     )
-    service.resume(progress, push)
+    service.resume(progress, pushes)
     _retake_cut(account, service, saving, progress)
 
 

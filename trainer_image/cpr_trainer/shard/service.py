@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol, assert_never
@@ -120,9 +120,9 @@ class Service:
         for client in self._clients:
             client.send(self.answer(client.rank, progress.generation))
 
-    def resume(self, progress: Progress, push: Header | None) -> None:
-        """Continue after an earlier server. Its last `push` is in the rows and not in the progress; None: it is."""
-        if push is not None:
+    def resume(self, progress: Progress, pushes: Sequence[Header]) -> None:
+        """Continue after an earlier server. Its last `pushes` are in the rows; unless empty, not in the progress."""
+        for push in pushes:
             progress.total_samples = push.total_samples
             self._account(progress, push)
         self.start(progress)
@@ -158,11 +158,10 @@ class Service:
         self._note(header)
         match header.operation:
             case Operation.PING:
-                progress = self.progress
-                if progress is not None and header.generation == progress.generation:
-                    progress.replay_barrier = progress.replay_barrier.announce(header.rank, header.step)
-                    self._open_barrier_if_replayed(progress)
+                self._announce_replay(header)
                 client.send(self.answer(client.rank, header.generation))
+            case Operation.COMMIT:
+                self._commit(client, header)
             case Operation.LOOKUP | Operation.PUSH:
                 client.backlog.append(frame)
                 self._handle_backlog(client)
@@ -211,6 +210,12 @@ class Service:
             progress.cuts, self._backlogs_changed = cuts, True
             self._cut_if_due(progress)
 
+    def _announce_replay(self, header: Header) -> None:
+        progress = self.progress
+        if progress is not None and header.generation == progress.generation:
+            progress.replay_barrier = progress.replay_barrier.announce(header.rank, header.step)
+            self._open_barrier_if_replayed(progress)
+
     def _open_barrier_if_replayed(self, progress: Progress) -> None:
         """Answer the waiting lookups once all ranks have pushed again what they keep."""
         if progress.replay_barrier.open:
@@ -243,11 +248,18 @@ class Service:
             client.send(self.answer(client.rank, header.generation))
             return True
         if header.operation is Operation.LOOKUP:
-            if not progress.replay_barrier.open:
+            if not self._may_read(progress, header):
                 return False
             self._look_up(client, frame)
             return True
         return self._push(client, frame, progress)
+
+    def _commit(self, client: Client, header: Header) -> None:
+        client.refuse(f"{header.operation.name} in a job without merged steps")
+
+    def _may_read(self, progress: Progress, header: Header) -> bool:  # noqa: ARG002 -- `StepService` differs
+        """Return whether a lookup can be answered now."""
+        return progress.replay_barrier.open
 
     def _look_up(self, client: Client, frame: Frame) -> None:
         slots, _ = self._slots(frame)

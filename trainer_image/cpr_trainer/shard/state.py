@@ -55,15 +55,26 @@ class Losses:
         """True if every rank has pushed since the restore, so that `lost` is complete."""
         return all(self.first_steps)
 
-    def applied(self, rank: int, before: int, step: int, order: BatchOrder) -> Self:
+    def applied(self, rank: int, before: int, step: int, order: BatchOrder) -> Losses:
         """Return the losses after `step` of a rank was applied; its last applied step was `before`."""
         assert step > before, f"rank {rank} pushed step {step} after step {before}"
         if self.first_steps[rank] and step == before + 1:
             return self
         first = tuple(self.first_steps[r] or (step if r == rank else 0) for r in range(len(self.first_steps)))
         gaps = self.gaps if step == before + 1 else (*self.gaps, Gap(rank, before + 1, step - 1))
-        known = replace(self, first_steps=first, gaps=gaps)
-        return replace(known, lost=known.so_far(order), gaps=()) if known.resumed else known
+        return _folded(replace(self, first_steps=first, gaps=gaps), order)
+
+    def missed(self, rank: int, first: int, last: int) -> Self:
+        """Return the losses after steps first..last were applied without a rank, which may miss more: see `closed`."""
+        before = next((each for each in self.gaps if (each.rank, each.last) == (rank, first - 1)), None)
+        gap = Gap(rank, first if before is None else before.first, last)
+        steps = tuple(0 if r == rank else step for r, step in enumerate(self.first_steps))
+        return replace(self, first_steps=steps, gaps=(*(each for each in self.gaps if each is not before), gap))
+
+    def closed(self, rank: int, step: int, order: BatchOrder) -> Losses:
+        """Return the losses once a rank misses no more steps: it contributes from `step` on."""
+        first = tuple(step if r == rank else each for r, each in enumerate(self.first_steps))
+        return _folded(replace(self, first_steps=first), order)
 
     def so_far(self, order: BatchOrder) -> Ranges:
         """Return all ranges known by now, including those of waiting gaps, as a manifest has them."""
@@ -232,6 +243,11 @@ class Progress:
     def resumed(self) -> bool:
         """True if every rank pushes again and the replay is complete: the losses of the restore are known."""
         return self.losses.resumed and self.replay_barrier.open
+
+
+def _folded(losses: Losses, order: BatchOrder) -> Losses:
+    """Return the losses with gaps as ranges, if no rank can miss more."""
+    return replace(losses, lost=losses.so_far(order), gaps=()) if losses.resumed else losses
 
 
 def after_push(account: RowUpdates, rank: int, before: int, rows: int) -> RowUpdates:
