@@ -2,7 +2,7 @@
 
     <prefix>/<job uid>/data.json                                                     the data that the job trains
     <prefix>/<job uid>/evaluation-data.json                                          its separate evaluation data
-    <prefix>/<job uid>/workers.json                                                  the number of its workers
+    <prefix>/<job uid>/workers.json                                                  its numbers of workers and threads
     <prefix>/<job uid>/vocabularies/{DIGEST.txt, manifest.json}                      the values of tables
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      the incarnation's restore record
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
@@ -228,15 +228,18 @@ class DataManifest:
 
 @dataclass(frozen=True, slots=True)
 class WorkersManifest:
-    """The number of workers of each trainer, as the job's first leader measured it, with the reason.
+    """The number of workers of each trainer, measured by the job's first leader or stated, with the reason.
 
-    It is fixed for the life of the job: gradients are summed by worker, so another number changes their last bits.
+    `threads` are torch's threads in the process of a trainer: those of the first leader. An earlier release wrote 0:
+    each process has its own number. Both are fixed for the life of the job: gradients are summed by worker and by
+    thread, so another number changes their last bits.
     """
 
     contract: int
     job_uid: str
     workers: int
     reason: str
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class SingleProcessTrainer:
         self.arena = Arena.empty(job, *self.placement.sizes(0))
         self.arena.seed(self.placement, 0, Seeding.of(job.model, seed))
         self._dataset = dataset
+        self._seed = seed
         # One worker where a job would measure, so that each run has the same bits.
         self._workers = ComputeWorkers(1 if job.workers == MEASURED else job.workers)
 
@@ -78,7 +79,8 @@ class SingleProcessTrainer:
         def fetch() -> Rows:
             return as_rows(tuple(map(torch.from_numpy, self.arena.read(slots))))
 
-        computed = compute(self.replica, batch, access, fetch, len(samples), self._workers)
+        names = (self._seed, 0, step)  # those of the only trainer of a job
+        computed = compute(self.replica, batch, access, fetch, len(samples), self._workers, names)
         self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
         if step % MERGE_STEPS == 0 or step == self.order.steps:
             self.scores.merge(*self.scores.to_merge())

@@ -191,8 +191,10 @@ def test_batch_statistics_skip_slices_that_are_too_small(spec_of: Callable[[obje
     found = compute(replica, few, access, lambda: vectors, 16, ComputeWorkers())
     assert single_tensor(found.row_gradients).shape == (3 * samples, 4)
     assert bool(replica.gradients.any()) == bool(samples)
+    replica.step(1)
     assert replica.model.get_buffer("norm.num_batches_tracked") == 0
     compute(replica, whole[0], whole[1], lambda: whole[2], 16, ComputeWorkers())
+    replica.step(2)
     assert replica.model.get_buffer("norm.num_batches_tracked") == 1, "the next slice is one of training again"
 
 

@@ -140,7 +140,7 @@ class InOrder(ComputeWorkers):
         super().__init__(len(order))
         self._order = order
 
-    def each(self, do: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    def map(self, do: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         done = {place: do(items[place]) for place in self._order}
         return [done[place] for place in range(len(items))]
 

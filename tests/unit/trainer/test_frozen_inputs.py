@@ -260,17 +260,19 @@ def test_faster_one_of_two_leaders_decides() -> None:
     store = MemoryStore()
 
     def slow(_: object) -> WorkerChoice:
-        FrozenInputs("uid", None, lambda: True, lambda: None).freeze_workers(store, lambda _: WorkerChoice(4, "faster"))
+        FrozenInputs("uid", None, lambda: True, lambda: None).freeze_workers(
+            store, lambda _: WorkerChoice(4, "faster", 8)
+        )
         return WorkerChoice(2, "slower")
 
     inputs = FrozenInputs("uid", None, lambda: True, lambda: None)
-    assert inputs.freeze_workers(store, slow) == WorkerChoice(4, "faster")
+    assert inputs.freeze_workers(store, slow) == WorkerChoice(4, "faster", 8)
     store.delete([workers_key("uid")])
     for _ in range(2):
         restore_frozen(store, inputs.workers)
     found = read_workers(store, "uid")
     assert found is not None
-    assert found.workers == 4, "what was lost with its bucket comes again"
+    assert (found.workers, found.threads) == (4, 8), "what was lost with its bucket comes again"
 
 
 def test_manifest_of_many_files_stays_small() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -11,18 +12,20 @@ import torch
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
-from cpr_contract.spec import EvaluationSpec, JobSpec
+from cpr_contract.spec import MEASURED, EvaluationSpec, JobSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.allreduce.group import SoloGroup
+from cpr_trainer.trainer.compute import set_threads
 from cpr_trainer.trainer.control import PollInterrupts, RosterChanged
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.loop import Loop
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.status import StatusPublisher
+from cpr_trainer.trainer.worker_tuning import WorkerChoice
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 
 #: The reports of these are read while a network is built.
@@ -76,6 +79,26 @@ def test_evaluation_without_a_row_is_refused_before_anything_is_trained(tmp_path
     job = replace(job, data=replace(job.data, hold_out=1e-6))
     with pytest.raises(DataError, match=r"no row to score: data.holdOut 1e-06 of \d+ rows is less than one"):
         read_setup(job, trainer_roster(()), tmp_path)
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(3, (3, "stated", 2)), (MEASURED, (ANY, ANY, 2))])
+def test_successor_has_the_threads_of_the_first_leader(
+    tmp_path: Path, workers: int, expected: tuple[int, str, int]
+) -> None:
+    """Its node may have another number of processors, and then sums would differ in their last bits."""
+    job, before = replace(small_job(tmp_path), workers=workers), torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        first = read_setup(job, trainer_roster(()), tmp_path).workers
+        torch.set_num_threads(1)
+        successor = read_setup(job, trainer_roster(()), tmp_path).workers
+        set_threads(successor.threads)
+        assert first == successor == WorkerChoice(*expected)
+        assert torch.get_num_threads() == 2
+        set_threads(0)  # of an earlier release, which left each process its own number
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_report_has_no_old_values_under_the_counters_of_a_new_generation(tmp_path: Path) -> None:

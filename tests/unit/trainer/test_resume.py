@@ -57,7 +57,6 @@ class ResumedTrainer:
 
     def begin(self) -> ResumePoint | None:
         """Start the next process."""
-        torch.manual_seed(0)
         self.control_block = TrainerControlBlock(ResumeFile(self.control_block.file.descriptor), self.job)
         self.control_block.begin_process()
         self.state = DenseState(self.job, SAMPLES)
@@ -72,13 +71,15 @@ class ResumedTrainer:
         return resumed
 
     def step(self) -> None:
-        """Train a step; its gradients, scores and random numbers follow from the state before it."""
+        """Train a step; its gradients and scores follow from the state before it."""
         step, replica = self.state.done + 1, self.state.replica
+        generator = torch.Generator().manual_seed(step)
         replica.model.train()
-        logits = replica.model(torch.rand(8, 13), torch.zeros(8, 4, 8))
         replica.zero_gradients()
-        logits.square().sum().backward()
-        labels = (torch.rand(8) < 0.5).float()
+        with replica.computing():
+            logits = replica.model(torch.rand(8, 13, generator=generator), torch.zeros(8, 4, 8))
+            logits.square().sum().backward()
+        labels = (torch.rand(8, generator=generator) < 0.5).float()
         self.state.scores.add(ScoredSlice(step, 1, 400 + 8 * step, logits.detach(), labels, 0.5))
         to_merge = self.state.scores.to_merge() if step % 3 == 0 else ()
         self.resume_memory.begin_step()

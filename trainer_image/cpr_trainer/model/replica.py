@@ -6,6 +6,7 @@ An all-reduce, a save and a copy to a new trainer each move one tensor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from cpr_contract.choices import Device, Precision
 from cpr_contract.manifests import SavedTensor
 from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import ModelError
+from cpr_trainer.model.buffers import BufferBytes, buffers_of
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width
-from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network, state_of
+from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network
 
 #: The names in a save: of the dense state, float32 [k, p], see `DenseReplica.state`; of each buffer of the network; and
 #: of the number of steps, float32 [], if the optimizer counts them.
@@ -27,8 +29,9 @@ class DenseReplica:
 
     model: the network; its parameters and their gradients are views of the tensors below.
     parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: that of the
-    computation, and of embeddings. `factory`: see `build_network`. Raises ModelError if the network cannot be built, or
-    the device is missing.
+    computation, and of embeddings. `computed_buffers`: see `computing`. `in_turn` is True once a pass of the network
+    has drawn random numbers or changed buffers: its workers then take turns. `factory`: see `build_network`. Raises
+    ModelError if the network cannot be built, or the device is missing.
     """
 
     def __init__(
@@ -51,6 +54,10 @@ class DenseReplica:
             first[0, place] = parameter.detach().flatten()
             parameter.grad = self.gradients[place].view_as(parameter)
         self._attach(first)
+        self.in_turn = False
+        self.computed_buffers: Tensor | None = None
+        self._buffers = BufferBytes(self.model, self.device)
+        self._buffers_before = self._buffers.read()
 
     def move_to(self, state: Tensor) -> None:
         """Use this tensor as the state from now on, float32 [k, p] on the device, with its values."""
@@ -107,9 +114,35 @@ class DenseReplica:
             if gradient is not None and parameter.grad is not None:
                 parameter.grad.add_(gradient)
 
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Change the network's buffers in this context only. Those at its end are `computed_buffers`, None for none.
+
+        A step that is computed again therefore begins with the buffers after the last complete step.
+        """
+        if not self._buffers.size:
+            yield
+            return
+        self._buffers_before = self._buffers.read()
+        try:
+            yield
+            self.computed_buffers = self._buffers.read()
+        finally:
+            self._buffers.write(self._buffers_before)
+
+    def reset_buffers(self) -> bool:
+        """In `computing`: set the buffers back to those before; return whether they had changed."""
+        if not self._buffers.size or torch.equal(self._buffers.read(), self._buffers_before):
+            return False
+        self._buffers.write(self._buffers_before)
+        return True
+
     def step(self, step: int) -> None:
-        """Apply the optimizer to `gradients` in the job's `step` (from 1)."""
+        """Apply the optimizer to `gradients`, and take `computed_buffers`, in the job's `step` (from 1)."""
         self._optimizer.step(step)
+        if self.computed_buffers is not None:
+            self._buffers.write(self.computed_buffers)
+            self.computed_buffers = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies on the CPU of this replica's tensors: `state`, and the network's buffers by name.
@@ -167,8 +200,7 @@ class DenseReplica:
 
     def buffers(self) -> dict[str, Tensor]:
         """Return the network's state without its parameters, such as running statistics; no copies."""
-        parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        return {name: value for name, value in state_of(self.model).items() if name not in parameters}
+        return buffers_of(self.model)
 
     def state(self) -> Tensor:
         """Return a copy of parameters and optimizer state, float32 [k, p] on the device.

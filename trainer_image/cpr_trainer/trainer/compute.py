@@ -5,6 +5,7 @@ Workers are threads that compute parts of a slice concurrently on one copy of th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,14 +19,28 @@ from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import AnyAccess, Embeddings, Rows, map_rows, single_tensor
 from cpr_trainer.embedding.features import Features
 from cpr_trainer.errors import DivergedError, ModelError
+from cpr_trainer.model.draws import draws_state, seed_draws
 from cpr_trainer.model.entrypoint import gradients, loss_share, set_training, start
 from cpr_trainer.model.replica import DenseReplica
+
+_LOG = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 #: The least samples of a part: a network cannot normalise fewer, as BatchNorm does in training.
 LEAST_SAMPLES = 2
+
+
+def set_threads(threads: int) -> None:
+    """Set torch's number of threads to that of the job; 0 keeps the present number.
+
+    Torch divides sums among its threads, so with another number they differ in their last bits.
+    """
+    own = torch.get_num_threads()
+    if threads not in {0, own}:
+        _LOG.info("computes with the job's number of threads, %d, in the place of %d", threads, own)
+        torch.set_num_threads(threads)
 
 
 class ComputeWorkers:
@@ -76,31 +91,80 @@ def compute(  # noqa: PLR0913, PLR0917 -- the network, the samples, and the thre
     fetch: Callable[[], Rows],
     batch_size: int,
     workers: ComputeWorkers,
+    names: tuple[int, ...] = (),
 ) -> Computed:
     """Compute a slice of a global batch of `batch_size` samples; its gradients add up over workers and trainers.
 
     fetch: returns the vectors of the unique rows of `access`, on the CPU; called once everything is computed that does
-    not need them. The slice is copied to the replica's device, and the results back.
+    not need them. names: numbers that name the slice, such as seed, rank and step; random numbers follow from them. The
+    slice is copied to the replica's device, and the results back; the network's buffers change only in
+    `DenseReplica.step`.
     Raises DivergedError if the loss is not finite, ModelError if the network's code fails, and what `fetch` raises.
     """
     labels = torch.from_numpy(batch.labels)
     replica.zero_gradients()
-    if not len(batch):  # Some networks reject a batch without samples.
-        nothing = map_rows(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
-        return Computed(nothing, labels, labels, 0.0)
-    # A single sample has no statistics to normalise by, as BatchNorm does in training.
-    set_training(replica.model, on=len(batch) > 1)
-    device = replica.device
-    dense, truth, on_device = torch.from_numpy(batch.dense).to(device), labels.to(device), access.to(device)
-    parts = [_Part(replica, truth[samples], samples, batch_size) for samples in workers.split(len(batch))]
-    workers.map(lambda part: part.begin(dense), parts)
-    embeddings = on_device.embeddings(map_rows(lambda values: values.to(device, replica.dtype), fetch()))
-    shares = workers.map(lambda part: part.finish(embeddings), parts)
+    with replica.computing():
+        if not len(batch):  # Some networks reject a batch without samples.
+            nothing = map_rows(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
+            return Computed(nothing, labels, labels, 0.0)
+        # A single sample has no statistics to normalise by, as BatchNorm does in training.
+        set_training(replica.model, on=len(batch) > 1)
+        device = replica.device
+        dense, truth, on_device = torch.from_numpy(batch.dense).to(device), labels.to(device), access.to(device)
+
+        def embeddings() -> Embeddings:
+            return on_device.embeddings(map_rows(lambda values: values.to(device, replica.dtype), fetch()))
+
+        slices = enumerate(workers.split(len(batch)))
+        parts = [_Part(replica, truth[samples], samples, batch_size, (*names, part)) for part, samples in slices]
+        shares = _compute_parts(replica, parts, dense, embeddings, workers)
     for part in parts:  # The order is fixed: sums in another order differ in their last bits.
         replica.add_gradients(part.dense_gradients)
     summed = on_device.sum_gradients(_joined([part.gradients for part in parts]))
     logits = torch.cat([part.logits for part in parts])
     return Computed(map_rows(Tensor.cpu, summed), logits.cpu(), labels, sum(shares))
+
+
+def _compute_parts(
+    replica: DenseReplica,
+    parts: Sequence[_Part],
+    dense: Tensor,
+    fetch: Callable[[], Embeddings],
+    workers: ComputeWorkers,
+) -> list[float]:
+    """Compute the parts of a slice, concurrently if that has no effect on the results; return their loss shares.
+
+    Random numbers and buffers are the network's, not a part's, so their values depend on the order of the parts. A pass
+    that used them is therefore computed again in turn, and so are all later ones.
+    """
+    if replica.in_turn or len(parts) == 1:
+        _begin_in_turn(parts, dense)
+        return _finish_in_turn(parts, fetch())
+    before = draws_state()
+    workers.map(lambda part: part.begin(dense), parts)
+    embeddings = fetch()
+    shares = workers.map(lambda part: part.finish(embeddings), parts)
+    changed = replica.reset_buffers()
+    if not changed and draws_state() == before:
+        return shares
+    _LOG.info("the network %s: its workers take turns", "changes its buffers" if changed else "draws random numbers")
+    replica.in_turn = True
+    _begin_in_turn(parts, dense)
+    return _finish_in_turn(parts, embeddings)
+
+
+def _begin_in_turn(parts: Sequence[_Part], dense: Tensor) -> None:
+    for part in parts:
+        part.seed(0)
+        part.begin(dense)
+
+
+def _finish_in_turn(parts: Sequence[_Part], embeddings: Embeddings) -> list[float]:
+    shares = []
+    for part in parts:
+        part.seed(1)
+        shares.append(part.finish(embeddings))
+    return shares
 
 
 class _Part:
@@ -110,11 +174,18 @@ class _Part:
     dense_gradients: Sequence[Tensor | None]
     logits: Tensor
 
-    def __init__(self, replica: DenseReplica, labels: Tensor, samples: slice, batch_size: int) -> None:
+    def __init__(
+        self, replica: DenseReplica, labels: Tensor, samples: slice, batch_size: int, names: tuple[int, ...]
+    ) -> None:
         self._replica = replica
         self._labels = labels
         self._samples = samples
         self._batch_size = batch_size
+        self._names = names
+
+    def seed(self, half: int) -> None:
+        """Seed the random numbers of `begin` (half 0) or `finish` (half 1)."""
+        seed_draws(self._replica.device, *self._names, half)
 
     def begin(self, dense: Tensor) -> None:
         """Compute the part of the forward pass before the embeddings. dense: float32 [n, N], of the whole slice."""

@@ -1,4 +1,4 @@
-"""Inputs that are fixed once for the whole job: its data, the vocabularies of its tables, the number of workers.
+"""Inputs that are fixed once for the whole job: its data, vocabularies of its tables, numbers of workers and threads.
 
 The first leader determines them and writes them into the store; every trainer reads them from there.
 """
@@ -39,7 +39,7 @@ class FrozenInputs:
     `data` has the files that are trained, None for data without files. `new_files` counts later files below `uri`; the
     leader counts them at its start and by `count_new_files`, and calls `on_new_files`. With `evaluates` these are the
     inputs of the evaluation, and new files are not counted. `vocabularies` are those of the tables. `workers` is the
-    measured number of workers, None if it is not measured.
+    number of workers and threads, None for those of the evaluation.
     """
 
     def __init__(  # noqa: PLR0913 -- the inputs, and the trainer
@@ -104,20 +104,21 @@ class FrozenInputs:
             _LOG.info("table %s has a vocabulary of %d values", table, len(vocabulary))
         return self.vocabularies
 
-    def freeze_workers(self, store: Store, measure: Callable[[PollInterrupts], WorkerChoice]) -> WorkerChoice:
-        """Return the number of workers; the first leader freezes the result of `measure`.
+    def freeze_workers(self, store: Store, choose: Callable[[PollInterrupts], WorkerChoice]) -> WorkerChoice:
+        """Return the number of workers and threads; the first leader freezes the result of `choose`.
 
-        A step that another process computes again therefore has the same number of workers. Raises as `freeze_data`
-        does.
+        A step that another process computes again, on another node, therefore has the same numbers. Raises as
+        `freeze_data` does.
         """
 
-        def measure_and_freeze() -> WorkersManifest:
-            found = measure(self._poll_interrupts)
-            _LOG.info("measured: %d workers, %s", found.count, found.reason)
-            return freeze(store, WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason))
+        def choose_and_freeze() -> WorkersManifest:
+            found = choose(self._poll_interrupts)
+            _LOG.info("%d workers, %s, and %d threads", found.count, found.reason, found.threads)
+            manifest = WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason, found.threads)
+            return freeze(store, manifest)
 
-        self.workers = self._read_or_freeze(lambda: read_workers(store, self._job_uid), measure_and_freeze)
-        return WorkerChoice(self.workers.workers, self.workers.reason)
+        self.workers = self._read_or_freeze(lambda: read_workers(store, self._job_uid), choose_and_freeze)
+        return WorkerChoice(self.workers.workers, self.workers.reason, self.workers.threads)
 
     def count_new_files(self) -> None:
         """Count the new files again, unless they were listed a short time ago.

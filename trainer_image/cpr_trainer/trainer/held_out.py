@@ -22,6 +22,7 @@ from cpr_trainer.embedding.access import Rows, map_rows
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.group_scores import Grouped
+from cpr_trainer.model.draws import seed_draws
 from cpr_trainer.model.entrypoint import set_training, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.prefetch import Slice, Vectors, slice_of
@@ -83,6 +84,7 @@ class HeldOutEvaluator:
             return
         scores = self._fresh(replica)
         set_training(replica.model, on=False)
+        seed_draws(replica.device, self._setup.job.data.seed, self._setup.rank, step)
         found: list[Tensor] = []
         for batch_slice, vectors in self._prefetched(step):
             fetched = self._shards.fetch(vectors)

@@ -37,6 +37,7 @@ from cpr_trainer.trainer.allreduce.group_follower import GroupFollower
 from cpr_trainer.trainer.allreduce.group_leader import GroupLeader
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.async_sync.async_groups import AsyncFollower, AsyncLeader
+from cpr_trainer.trainer.compute import set_threads
 from cpr_trainer.trainer.control import ControlSignals, Finished, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.loop import Loop, MakeGroup
@@ -110,6 +111,7 @@ def _train(
             return end_with(environment.termination_file, problem_of(error), ExitCode.STORE_UNSUITABLE)
         total_samples = setup.order.total_samples
         workers = setup.workers
+        set_threads(workers.threads)
         status.update(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, total_samples, file=file, spill=spill)
         loop = Loop(setup, control, status, exchange, _group_maker(setup, control), control_block)

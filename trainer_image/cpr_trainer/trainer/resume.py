@@ -212,7 +212,7 @@ class _Record:
         self._numbers: Ints = arrays[0]
         self._link_states: Ints = arrays[1]
         self._text: NDArray[np.uint8] = arrays[2]
-        self._random, self._sums, *others = map(torch.from_numpy, arrays[3:])
+        self._sums, *others = map(torch.from_numpy, arrays[3:])
         self._counters, self._buffers = others[:3], others[3:]
 
     @staticmethod
@@ -224,7 +224,6 @@ class _Record:
             ((_NUMBERS,), np.int64),
             ((shards, STATE_WIDTH), np.int64),
             ((_TEXT_BYTES,), np.uint8),
-            (tuple(torch.get_rng_state().shape), np.uint8),
             ((3,), np.float64),
             *[(counters, np.int64)] * 3,
             *buffers,
@@ -240,7 +239,6 @@ class _Record:
             self._counters[2].copy_(scored.unmerged)
         self._sums[:2] = scored.loss_shares
         self._sums[2] = state.replica.optimizer_steps
-        self._random.copy_(torch.get_rng_state())
         for place, buffer in zip(self._buffers, state.replica.buffers().values(), strict=True):
             place.copy_(buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
         self._text[: len(text)] = np.frombuffer(text, np.uint8)
@@ -259,7 +257,6 @@ class _Record:
         scored = Scored(merged, own, interrupted if unmerged else None, shares, scored_step)
         state.scores.resume(scored, reported.loss)
         state.replica.optimizer_steps = float(self._sums[2])
-        torch.set_rng_state(self._random.clone())
         with torch.no_grad():
             for place, buffer in zip(self._buffers, state.replica.buffers().values(), strict=True):
                 buffer.copy_(place.clone().view(buffer.dtype).reshape(buffer.shape))

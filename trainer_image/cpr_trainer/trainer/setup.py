@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from cpr_contract.manifests import dense_prefix
 from cpr_contract.reports import Problem
@@ -20,6 +22,7 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.store import Store
+from cpr_trainer.trainer.control import PollInterrupts
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.scores import next_evaluation
 from cpr_trainer.trainer.state import DenseState
@@ -86,11 +89,14 @@ class Setup:
             warn=warn,
         )
         order = BatchOrder.of(job.data, dataset.layout)
-        workers = WorkerChoice(job.workers, "stated")
-        if job.workers == MEASURED:
-            workers = inputs.freeze_workers(
-                store, lambda poll_interrupts: choose_workers(job, dataset, order, placement, poll_interrupts)
-            )
+
+        def choose(poll_interrupts: PollInterrupts) -> WorkerChoice:
+            found = WorkerChoice(job.workers, "stated")
+            if job.workers == MEASURED:
+                found = choose_workers(job, dataset, order, placement, poll_interrupts)
+            return replace(found, threads=torch.get_num_threads())
+
+        workers = inputs.freeze_workers(store, choose)
         evaluation_data, spec = dataset, job.evaluation
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = inputs if spec.uri is None else evaluation_inputs

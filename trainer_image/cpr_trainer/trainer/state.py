@@ -47,6 +47,7 @@ class DenseState:
         self._batch_size = job.data.batch_size
         self._total_samples = total_samples
         self._is_only_trainer = job.trainers == 1
+        self._rank = rank
         if not job.lockstep:
             self.averaging = AveragingState(self.replica.parameters, rank, job.trainers)
 
@@ -144,6 +145,19 @@ class DenseState:
         if self.averaging is not None:
             tensors[_STEPS] = torch.tensor(self.averaging.held_steps(), dtype=torch.int64)
         return tensors
+
+    def buffers_to_sum(self) -> tuple[Tensor, ...]:
+        """Return the network's buffers after the computed step, to be summed over all trainers in place.
+
+        All take those of rank 0, as torch's DistributedDataParallel does; the others add zeros. Empty for a network
+        without buffers, and if each trainer keeps its own.
+        """
+        buffers = self.replica.computed_buffers
+        if buffers is None or self._is_only_trainer or self.averaging is not None:
+            return ()
+        if self._rank:
+            buffers.zero_()
+        return (buffers,)
 
     def pack(self) -> bytes:
         """Return the state as safetensors bytes."""

@@ -184,8 +184,9 @@ class Stepper:
         )
 
     def _compute(self, batch_slice: Slice, fetch: Callable[[], Rows]) -> Computed:
-        size = self._setup.batch_size(batch_slice.step)
-        return compute(self.state.replica, batch_slice.batch, batch_slice.access, fetch, size, self._workers)
+        setup, step = self._setup, batch_slice.step
+        names, size = (setup.job.data.seed, setup.rank, step), setup.batch_size(step)
+        return compute(self.state.replica, batch_slice.batch, batch_slice.access, fetch, size, self._workers, names)
 
     def _reduce(self, step: int, group: Group) -> None:
         """Complete the step on the dense side: sum over trainers, then the optimizer."""
@@ -196,7 +197,7 @@ class Stepper:
         held_out = self.held_out.counters(step)
         # SIGTERM does not interrupt this wait: the other trainers would stay inside the collective.
         with self._status.waiting(self._control.poll_roster) as poll_interrupts:
-            group.sum((replica.gradients, *to_merge, *held_out), poll_interrupts)
+            group.sum((replica.gradients, *to_merge, *held_out, *self.state.buffers_to_sum()), poll_interrupts)
         if self._resume_memory is not None:
             self._resume_memory.begin_step()
         replica.step(step)

@@ -40,10 +40,14 @@ _TIE = 0.03
 
 @dataclass(frozen=True, slots=True)
 class WorkerChoice:
-    """The number of workers of each trainer of a job, and the reason."""
+    """The number of workers of each trainer of a job, and the reason.
+
+    `threads` are torch's threads in the process of a trainer; 0 if each process has its own number.
+    """
 
     count: int
     reason: str
+    threads: int = 0
 
 
 def choose_workers(
