@@ -207,7 +207,7 @@ class Trainer:
         self.done = done
         self._keep(self.exchange.resume_state())
         if self.workload.job.per_step:
-            self.exchange.commit(done)
+            self.exchange.commit(done, self._cut)
 
     def _heal(self) -> None:
         """Cut soon, because a new trainer keeps no earlier pushes (`trainer/save_coordinator.py`)."""
@@ -227,7 +227,7 @@ class Trainer:
             self._push(step)
         self.pushed = max(self.pushed or 0, self.done)
         if self.workload.job.per_step:
-            self.exchange.commit(self.done)
+            self.exchange.commit(self.done, self._cut)
 
     def _step(self, epoch: int) -> None:
         step, merges = self.done + 1, self.workload.job.per_step
@@ -238,7 +238,6 @@ class Trainer:
         announced = self._announce(step) if self.rank == 0 else 0
         self._cut = self.cluster.group.agree(epoch, f"step {step}", self.rank, announced, self.poll_interrupts)
         if merges:
-            self.exchange.announce_cut(self._cut)
             self._await_received(step)
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, 0.002))  # the sum over trainers
         if merges:  # it ends on some, although it fails on others
@@ -248,7 +247,7 @@ class Trainer:
         self.done = step
         if merges:
             self._keep(self.exchange.resume_state())
-            self.exchange.commit(step)
+            self.exchange.commit(step, self._cut)
         else:
             self._push(step)
 

@@ -30,8 +30,8 @@ class _Table:
     def empty_vectors(self, rows: UniqueRows) -> Floats:
         return np.full((len(rows), 1), np.nan, np.float32)
 
-    def lookup(self, step: int, rows: UniqueRows, vectors: Floats) -> Floats:
-        del step
+    def lookup(self, step: int, rows: UniqueRows, vectors: Floats, as_of: int | None) -> Floats:
+        del step, as_of
         self.requested += len(rows)
         vectors[:] = self.rows[rows.numbers]
         return vectors
@@ -103,18 +103,18 @@ def test_vectors_miss_as_many_steps_as_they_are_prefetched_and_with_depth_one_no
     for step, each in enumerate(picks, 1):
         slices.append(_slice(step, each, slices[-1] if slices and depth == 1 else None))
     past = [table.rows.copy()]
-    prefetch = Prefetch(cast(Feed, _Feed(slices)), cast(Exchange, table), depth)
+    prefetch = Prefetch(cast(Feed, _Feed(slices)), cast(Exchange, table), depth, 0, merges=False)
     for step, batch_slice in enumerate(slices, 1):
         vectors = prefetch.take()
         assert vectors is not None
-        prefetch.request()
+        prefetch.request(step)
         seen = past[step - 1] if depth == 1 else past[max(step - 1 - depth, 0)]
         assert torch.equal(
             single_tensor(vectors.take(_at_once)), torch.from_numpy(seen[batch_slice.access.unique.numbers])
         )
         table.push(batch_slice.access.unique)
         past.append(table.rows.copy())
-        prefetch.after_push()
+        prefetch.after_step()
     assert prefetch.take() is None
 
 

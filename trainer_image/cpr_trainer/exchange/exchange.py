@@ -209,12 +209,12 @@ class Exchange:
         with self._loop.changed:
             self._wait(lambda link: max(link.received, link.applied) >= step, timeout_s)
 
-    def commit(self, step: int, *, for_all: bool = False) -> None:
+    def commit(self, step: int, cut_step: int, *, for_all: bool = False) -> None:
         """Commit all steps up to `step`: shards that merge steps may apply them. for_all: as if all ranks did."""
         with self._loop.changed:
-            self._session.committed, self._session.for_all = step, for_all
+            self._session.committed, self._session.for_all, self._session.cut_step = step, for_all, cut_step
             for link in self._loop.links:
-                link.commit()
+                link.send_commit()
             self._send_remaining()
 
     def withdraw(self, step: int) -> None:

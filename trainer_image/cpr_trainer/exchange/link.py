@@ -166,7 +166,7 @@ class Link:
         if self.pushes.all_sent:
             self.state = LinkState.READY
 
-    def commit(self) -> None:
+    def send_commit(self) -> None:
         """Send the shard the last committed step, once it is ready and the rows up to that step are counted."""
         session, step = self._session, self._session.committed
         next_push = self.pushes.last(step + 1)
@@ -345,7 +345,7 @@ class Link:
                 _LOG.info("shard %d is sent %d pushes again", self.peer.index, again)
             self.state = LinkState.REPLAYING
             self._ping()  # announces the end of the replay before its start
-        self.commit()
+        self.send_commit()
         self.send_on()
 
     def _ping(self) -> None:

@@ -23,7 +23,7 @@ from cpr_trainer.trainer.scores import EarlyStopState
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.status import StatusPublisher
 from cpr_trainer.trainer.step import Stepper
-from cpr_trainer.trainer.store_retry import poll_and_sleep, retry_store_errors
+from cpr_trainer.trainer.store_retry import retry_store_errors
 
 _LOG = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Barriers:
 
         with self._status.waiting(self._poll_interrupts) as poll_interrupts:
             while not resend_missing():
-                poll_and_sleep(poll_interrupts)
+                group.listen(poll_interrupts)
         # Once all have arrived, the shards have all pushes: the trainers evaluate the model that is saved.
         self._wait_for_all(group, state.done, self._poll_interrupts)
         self._evaluate(group, leads=coordinator is not None)

@@ -108,10 +108,15 @@ class Loop:
         timeout_s = _SETTLE_S
         if self._setup.job.replay.enabled:
             timeout_s = _REPLAY_STOP_S if self._control.job_stops else _REPLAY_S
+        state, coordinator = self._stepper.state, self.coordinator
+        if self._setup.job.per_step and state.done != NO_STATE:
+            # The leader's state is the job's. Shards apply its last step, although a lost trainer cannot commit it.
+            for_all = coordinator is not None and self._control.job_stops
+            self._exchange.withdraw(state.done)
+            self._exchange.commit(state.done, self._stepper.cut_step, for_all=for_all)
         settled = False
         with suppress(RosterChanged):  # another group or generation does not need these pushes
             settled = self._stepper.shards.settle_within(timeout_s)
-        state, coordinator = self._stepper.state, self.coordinator
         if coordinator is None or state.done == NO_STATE:
             return None
         at_same_step = self._setup.job.lockstep or self._status.met is not None
@@ -191,6 +196,7 @@ class Loop:
     def _train_in_group(self, roster: TrainerRoster) -> Result | None:
         """Train in the group of `roster` until the job is done."""
         group = self.group = self._make_group(roster, self._stepper.state)
+        self._stepper.shards.group = group if self._setup.job.per_step else None
         try:
             while True:
                 try:
@@ -242,6 +248,8 @@ class Loop:
         self._status.update(step=state.reached, samples=state.samples, lost=state.lost)
         self._status.update(**state.scores.report_fields())
         self._stepper.keep()
+        if self._setup.job.per_step:
+            self._exchange.commit(state.done, self._stepper.cut_step)
         self._barriers.on_group_formed()
         self._barriers.report_best(self.coordinator)
         if self.coordinator is not None:
@@ -296,18 +304,24 @@ class Loop:
             trainers=setup.job.trainers,
             first_step=stepper.state.done + 1,
         )
-        with Feed(loader, setup.placement, stepper.reader.wait, split=setup.job.prefetch == 1) as feed:
+        split = setup.job.prefetch == 1 and not setup.job.per_step
+        with Feed(loader, setup.placement, stepper.reader.wait, split=split) as feed:
             stepper.train(feed, group, self.coordinator, self._goal)
 
     def _repair(self, pushed: int | None) -> None:
         """Push the steps up to `done` that this rank has not pushed to every shard."""
         stepper = self._stepper
-        missing = missing_steps(stepper.state.done, pushed, self._exchange.applied(), WINDOW)
-        self._count_up_to(missing.start)
-        for step in missing:
-            _LOG.info("computing step %d again", step)
-            stepper.repair(step)
-        stepper.pushed = max(stepper.pushed or 0, stepper.state.done)
+        done = stepper.state.done
+        if self._setup.job.per_step:  # shards have all pushes up to `done`, or the successor of one has lost them
+            self._count_up_to(done + 1)
+            self._exchange.commit(done, stepper.cut_step)
+        else:
+            missing = missing_steps(done, pushed, self._exchange.applied(), WINDOW)
+            self._count_up_to(missing.start)
+            for step in missing:
+                _LOG.info("computing step %d again", step)
+                stepper.repair(step)
+        stepper.pushed = max(stepper.pushed or 0, done)
 
     def _resend_missing(self) -> bool:
         """Send shards that came back the pushes that they lack up to here; return whether they have them all."""

@@ -116,10 +116,12 @@ class Vectors:
 
     Rows that the running step does not change are requested while it computes, the others after its push: a shard
     answers a lookup after the pushes before it. A single trainer therefore reads the same values as without prefetch.
+    as_of: see `Exchange.lookup`.
     """
 
-    def __init__(self, exchange: Exchange, batch_slice: Slice) -> None:
+    def __init__(self, exchange: Exchange, batch_slice: Slice, as_of: int | None = None) -> None:
         self.slice = batch_slice
+        self._as_of = as_of
         self._exchange = exchange
         self._lookups: list[PendingLookup] = []
         self._block: Values | None = None
@@ -162,47 +164,52 @@ class Vectors:
         if rows.bands == 1 and self._block is None:
             self._block = self._exchange.empty_vectors(self.slice.access.unique)
         inside = None if self._block is None else self._block[first : first + len(rows)]
-        self._lookups.append(self._exchange.lookup(self.slice.step, rows, inside))
+        self._lookups.append(self._exchange.lookup(self.slice.step, rows, inside, self._as_of))
 
 
 class Prefetch:
     """The vectors of the next `depth` slices of a feed, requested in advance.
 
     With depth 1 a slice is requested in two parts, see `Vectors`. With more, all rows are requested at once, and miss
-    the pushes of the `depth` steps before them: the staleness is bounded.
+    the pushes of the `depth` steps before them: the staleness is bounded. If shards merge steps, they answer after the
+    step before: with depth 1 a slice is then requested once that is committed. `done` is the last step trained.
     """
 
-    def __init__(self, feed: Feed, exchange: Exchange, depth: int) -> None:
+    def __init__(self, feed: Feed, exchange: Exchange, depth: int, done: int, *, merges: bool) -> None:
         self._feed = feed
         self._exchange = exchange
         self._exact = depth == 1
+        self._merges = merges
         self._requested: deque[Vectors] = deque()
         for _ in range(depth):
-            if (vectors := self._next()) is not None:
+            if (vectors := self._next(done)) is not None:
                 vectors.request_all()
 
     def take(self) -> Vectors | None:
         """Return the vectors of the next slice, None after the last one."""
         return self._requested.popleft() if self._requested else None
 
-    def request(self) -> None:
-        """Request one more slice as a step begins. Raises what reading the data raises."""
-        vectors = self._next()
-        if vectors is not None and self._exact:
+    def request(self, step: int) -> None:
+        """Request one more slice as `step` begins. Raises what reading the data raises."""
+        vectors = self._next(step - 1)
+        if vectors is None or (self._exact and self._merges):
+            return
+        if self._exact:
             vectors.request_early()
-        elif vectors is not None:
+        else:
             vectors.request_all()
 
-    def after_push(self) -> None:
-        """Request the rows that the step, which is now pushed, has changed."""
+    def after_step(self) -> None:
+        """Request the rows that the step, which is now pushed and committed, has changed."""
         if self._exact and self._requested:
             self._requested[0].request_late()
 
-    def _next(self) -> Vectors | None:
+    def _next(self, done: int) -> Vectors | None:
+        """Take the next slice. Its vectors are, if shards merge steps and depth is above 1, those after step `done`."""
         batch_slice = self._feed.take()
         if batch_slice is None:
             return None
-        self._requested.append(Vectors(self._exchange, batch_slice))
+        self._requested.append(Vectors(self._exchange, batch_slice, None if self._exact else done))
         return self._requested[-1]
 
 

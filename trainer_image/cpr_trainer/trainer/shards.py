@@ -10,6 +10,7 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import Rows
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
+from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, ControlSignals, PollInterrupts
 from cpr_trainer.trainer.prefetch import Vectors, as_array
 from cpr_trainer.trainer.status import StatusPublisher
@@ -18,9 +19,13 @@ T = TypeVar("T")
 
 
 class Shards:
-    """Reads and changes rows. Methods wait without a limit but for `settle_within`, and raise what ends a wait."""
+    """Reads and changes rows. Methods wait without a limit but for `settle_within`, and raise what ends a wait.
+
+    `group`: if shards merge steps, waits depend on the other trainers, and end when it breaks.
+    """
 
     def __init__(self, exchange: Exchange, control: ControlSignals, status: StatusPublisher) -> None:
+        self.group: Group | None = None
         self._exchange = exchange
         self._control = control
         self._status = status
@@ -31,7 +36,7 @@ class Shards:
             return
         with self._status.paused():
             while True:
-                self._control.poll_interrupts()
+                self._poll_all()
                 try:
                     self._exchange.wait_ready(POLL_INTERVAL_S, step)
                 except ShardsUnavailableError:
@@ -42,7 +47,7 @@ class Shards:
         """Return the vectors of a slice; request them again after a shard was unavailable."""
         while True:
             try:
-                with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
+                with self._status.waiting(self._poll_all) as poll_interrupts:
                     return vectors.take(
                         lambda lookup: _retry_timeouts(lambda: lookup.result(POLL_INTERVAL_S), poll_interrupts)
                     )
@@ -71,6 +76,18 @@ class Shards:
             else:
                 return
 
+    def await_received(self, step: int) -> None:
+        """Wait until every shard holds the push of `step`."""
+        while True:
+            try:
+                # A request to stop does not end this wait: the other trainers may be inside the collective.
+                with self._status.waiting(lambda: self._poll_group(self._control.poll_roster)) as poll_interrupts:
+                    _retry_timeouts(lambda: self._exchange.wait_received(step, POLL_INTERVAL_S), poll_interrupts)
+            except ShardsUnavailableError:
+                self.await_ready(step)
+            else:
+                return
+
     def settle_within(self, timeout_s: float) -> bool:
         """Wait for acknowledgements; return whether all came in time. Does not pause.
 
@@ -85,6 +102,14 @@ class Shards:
                 continue
             return True
         return False
+
+    def _poll_all(self) -> None:
+        self._poll_group(self._control.poll_interrupts)
+
+    def _poll_group(self, poll_interrupts: PollInterrupts) -> None:
+        poll_interrupts()
+        if self.group is not None:
+            self.group.check(poll_interrupts)
 
 
 def _retry_timeouts(call: Callable[[], T], poll_interrupts: PollInterrupts) -> T:

@@ -34,7 +34,8 @@ class Stepper:
     before any part of the push is sent: the next process can send again all that shards may have received.
 
     A push comes after the step's all-reduce. No rank therefore pushes a step that the most advanced trainer has not
-    completed, and pushes that a dead trainer left out can be computed again.
+    completed, and pushes that a dead trainer left out can be computed again. If shards merge steps, it comes before the
+    all-reduce, which begins once all shards have it, and the commit after: see `shard.steps`.
     """
 
     def __init__(
@@ -117,7 +118,8 @@ class Stepper:
 
     def train(self, feed: Feed, group: Group, coordinator: SaveCoordinator | None, goal: Callable[[], int]) -> None:
         """Train up to step `goal()`. Raises what ends a wait, Terminated only between steps or in a wait."""
-        prefetch = Prefetch(feed, self._exchange, self._setup.job.prefetch)
+        job = self._setup.job
+        prefetch = Prefetch(feed, self._exchange, job.prefetch, self.state.done, merges=job.per_step)
         self.pace.paused_s += self._take_paused_s()  # before the first step
         while self.state.done < goal() and (vectors := prefetch.take()) is not None:
             self._control.poll_interrupts()
@@ -137,9 +139,9 @@ class Stepper:
 
     def _step(self, vectors: Vectors, prefetch: Prefetch, group: Group, coordinator: SaveCoordinator | None) -> None:
         began, batch_slice, trace = monotonic(), vectors.slice, self._setup.trace
-        step = batch_slice.step
+        step, merges = batch_slice.step, self._setup.job.per_step
         self.start(self._setup.samples_at(max(step, self.state.farthest)))
-        prefetch.request()
+        prefetch.request(step)
         trace.lap("look ahead")
 
         def fetch() -> Rows:
@@ -153,17 +155,27 @@ class Stepper:
         trace.lap("compute")
         self._score(step, computed)
         trace.lap("score")
+        if merges:
+            self._push(batch_slice, computed)
+            trace.lap("push")
         announced = coordinator.announce(self.state.reached + 1, self.pace.trained_s) if coordinator else 0
         with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
             self.cut_step = group.go(announced, poll_interrupts).cut_step
         trace.lap("go")
+        if merges:
+            self.shards.await_received(step)
+            trace.lap("received")
         self._reduce(step, group)
         trace.lap("reduce")
-        self._push(batch_slice, computed)
+        if merges:
+            self.keep()
+            self._exchange.commit(step, self.cut_step)
+        else:
+            self._push(batch_slice, computed)
         if self._exchange.was_skipped(step):
             self.degraded_samples += self._setup.batch_size(step)
         trace.lap("push")
-        prefetch.after_push()
+        prefetch.after_step()
         trace.lap("ask late")
         if coordinator is not None:
             coordinator.save(self.state)
@@ -210,7 +222,8 @@ class Stepper:
         self.state.done = step
 
     def _push(self, batch_slice: Slice, computed: Computed) -> None:
-        assert batch_slice.step <= self.state.done, "a push comes after its step's all-reduce"
+        ahead = int(self._setup.job.per_step)
+        assert batch_slice.step <= self.state.done + ahead, "a push comes after its step's all-reduce"
         pushed, resume_memory = max(batch_slice.step, self.pushed or 0), self._resume_memory
         if resume_memory is not None:
             resume_memory.prepare(self._reported())

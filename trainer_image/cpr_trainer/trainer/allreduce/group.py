@@ -79,6 +79,10 @@ class Group(Protocol):
         """Handle messages of the others for one interval. Raises Finished when the leader ends the job."""
         ...
 
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        """Handle the messages that have arrived, without waiting. Raises GroupBroken when a member is lost."""
+        ...
+
     def conclude(self) -> bool:
         """On a leader at a barrier: return whether all trainers are there; its state is then that of all."""
         ...
@@ -194,6 +198,10 @@ class SoloGroup:
         """See `Group`."""
         poll_interrupts()
         sleep(POLL_INTERVAL_S)
+
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        """See `Group`."""
+        poll_interrupts()
 
     def conclude(self) -> bool:
         """See `Group`."""

@@ -83,6 +83,10 @@ class GroupFollower:
         """See `Group`."""
         self._take(poll_interrupts)
 
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        """See `Group`. No GO can arrive, because this trainer has not announced."""
+        self._take(poll_interrupts, 0.0)
+
     def conclude(self) -> bool:
         """See `Group`: only the leader concludes."""
         return False
@@ -152,10 +156,10 @@ class GroupFollower:
                 return from_json(Entries, bytes(frame.payload))
         raise GroupBroken("the leader sent no addresses")
 
-    def _take(self, poll_interrupts: PollInterrupts) -> Frame | None:
+    def _take(self, poll_interrupts: PollInterrupts, timeout_s: float = POLL_INTERVAL_S) -> Frame | None:
         """Return the leader's next frame, None if there is none in this interval."""
         poll_interrupts()
-        received = self._listener.inbox.take(POLL_INTERVAL_S)
+        received = self._listener.inbox.take(timeout_s)
         if received is None:
             return None
         if received.channel is not self._channel:

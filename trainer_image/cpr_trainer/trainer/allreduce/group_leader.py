@@ -77,6 +77,10 @@ class GroupLeader:
         """See `Group`."""
         self._take(poll_interrupts)
 
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        """See `Group`."""
+        self._take(poll_interrupts, 0.0)
+
     def conclude(self) -> bool:
         """See `Group`: in lockstep all are at the same step."""
         return True
@@ -191,10 +195,10 @@ class GroupLeader:
         self._send_all(Frame(Kind.ENTRY, self._listener.rank, payload=to_json(entries).encode()))
         return entries
 
-    def _take(self, poll_interrupts: PollInterrupts) -> Received | None:
+    def _take(self, poll_interrupts: PollInterrupts, timeout_s: float = POLL_INTERVAL_S) -> Received | None:
         """Handle one arrival; return it if it is a member's. Raises GroupBroken if a member is lost."""
         poll_interrupts()
-        received = self._listener.inbox.take(POLL_INTERVAL_S)
+        received = self._listener.inbox.take(timeout_s)
         if received is None:
             return None
         if received.frame and received.frame.kind is Kind.HELLO:

@@ -68,7 +68,7 @@ class AsyncLeader:
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`: returns at once."""
-        self._check(poll_interrupts)
+        self.check(poll_interrupts)
         return Go(self._step, cut_step)
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
@@ -82,8 +82,14 @@ class AsyncLeader:
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
-        self._check(poll_interrupts)
+        self.check(poll_interrupts)
         sleep(POLL_INTERVAL_S)
+
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        """See `Group`."""
+        poll_interrupts()
+        if self._server is not None:
+            self._server.check()
 
     def conclude(self) -> bool:
         """See `Group`: the state is then the mean of all trainers' copies at the barrier."""
@@ -117,11 +123,6 @@ class AsyncLeader:
         if self._server is not None:
             self._server.leave(self._listener.drop)
         self._members.leave()
-
-    def _check(self, poll_interrupts: PollInterrupts) -> None:
-        poll_interrupts()
-        if self._server is not None:
-            self._server.check()
 
     def _send_state(self, rank: int, channel: Channel) -> None:
         """Send a new trainer the state; its step is that of the trainer's rank."""
@@ -185,8 +186,7 @@ class AsyncFollower:
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`: returns at once; only the leader announces cuts to shards."""
         del cut_step
-        poll_interrupts()
-        self._client.check()
+        self.check(poll_interrupts)
         return Go(self._step, 0)
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
@@ -204,9 +204,13 @@ class AsyncFollower:
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
+        self.check(poll_interrupts)
+        sleep(POLL_INTERVAL_S)
+
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        """See `Group`."""
         poll_interrupts()
         self._client.check()
-        sleep(POLL_INTERVAL_S)
 
     def conclude(self) -> bool:
         """See `Group`: only the leader concludes."""
