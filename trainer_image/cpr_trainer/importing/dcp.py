@@ -17,24 +17,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cpr_trainer.importing.checkpoint_index import CheckpointIndex, IndexedTensor, Part
+from cpr_trainer.importing.checkpoint_index import IndexedTensor, Part
 from cpr_trainer.importing.isolated import IsolatedReader, UnreadableError
 from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor, inside
 
 _REMEDY = "Save it again by torch.distributed.checkpoint.save, and copy the whole folder."
 
 
-def read_checkpoint(path: Path, reader: IsolatedReader) -> CheckpointIndex:
-    """Read the index of the checkpoint with its metadata at `path`. Raises SourceError."""
+def read_checkpoint(path: Path, reader: IsolatedReader) -> tuple[IndexedTensor, ...]:
+    """Return the tensors in the index of the checkpoint with its metadata at `path`. Raises SourceError."""
     try:
         return reader.index(path.read_bytes())
     except (OSError, UnreadableError) as error:
         raise SourceError(f"{path} cannot be read: {error}.", _REMEDY) from error
-
-
-def files_of(index: CheckpointIndex) -> tuple[str, ...]:
-    """Return the files of a checkpoint, by their paths in its folder."""
-    return tuple(sorted({part.file for tensor in index.tensors for part in tensor.parts}))
 
 
 def open_checkpoint(path: Path, scratch: Path, reader: IsolatedReader) -> Iterator[StoredTensor]:
@@ -43,7 +38,7 @@ def open_checkpoint(path: Path, scratch: Path, reader: IsolatedReader) -> Iterat
     Each is assembled in a file below `scratch` when it is first read. Raises SourceError.
     """
     folder = path.parent
-    for number, indexed in enumerate(read_checkpoint(path, reader).tensors):
+    for number, indexed in enumerate(read_checkpoint(path, reader)):
         dtype = getattr(torch, indexed.dtype, None)
         staged = _Staged(folder, indexed, scratch / f"tensor-{number}", reader)
         known = dtype if isinstance(dtype, torch.dtype) else indexed.dtype
@@ -74,16 +69,15 @@ class _Staged:
 
     def _assembled(self) -> Tensor:
         shape, dtype = self.indexed.shape, getattr(torch, self.indexed.dtype)
-        boxes = [_slices(part, shape) for part in self.indexed.parts]
-        if prod(shape) and not _tile(boxes, shape):
-            raise UnreadableError(f"its parts are not {list(shape)} together")
         staged = torch.float32 if dtype in FLOATS else dtype
+        boxes = [_slices(part, shape) for part in self.indexed.parts]
         if not prod(shape):
             return torch.empty(shape, dtype=staged)
+        if not _tile(boxes, shape):
+            raise UnreadableError(f"its parts are not {list(shape)} together")
         tensor = torch.from_file(str(self.staging), shared=True, size=prod(shape), dtype=staged).view(shape)
-        for part in self.indexed.parts:
-            place = tensor[_slices(part, shape)] if shape else tensor
-            place.copy_(self._read(part, dtype))
+        for part, box in zip(self.indexed.parts, boxes, strict=True):
+            tensor[box].copy_(self._read(part, dtype))
         return tensor
 
     def _read(self, part: Part, dtype: torch.dtype) -> Tensor:

@@ -17,7 +17,6 @@ from typing import TextIO, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
@@ -26,13 +25,11 @@ from cpr_contract.manifests import (
     ManifestRef,
     SavedModel,
     SavedTable,
-    SavedTensor,
     ShardManifest,
     dense_prefix,
     probe_prefix,
     step_folder,
 )
-from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
@@ -139,7 +136,8 @@ def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> 
 
     Raises SourceError if there is an import of that name already, or another one commits first.
     """
-    key = _key(owner)
+    # The key follows from the name of the import alone.
+    key = f"{dense_prefix(owner.job_uid, 1)}/group-0001/{step_folder(0)}/{MANIFEST}"
     taken = SourceError(
         f"There is an import of the name {name}: {key}.",
         f"Start from that one, give this one another --name, or delete all saves of the job {owner.job_uid} by "
@@ -167,19 +165,14 @@ def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica
         SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
         for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
     )
-    parameters, tensors = _dense_state(model, replica)
+    parameters = () if replica is None else replica.parameter_shapes()
+    no_network = {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
     saved = SavedModel(owner.data.seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
     meta = DenseMeta(
         owner.job_uid, 1, 1, 0, 0, 0, layout_hash(model), (), ids=model.table_ids, model=saved, process_number=attempt
     )
+    tensors = no_network if replica is None else replica.tensors()
     return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards).key
-
-
-def _dense_state(model: ModelSpec, replica: DenseReplica | None) -> tuple[tuple[SavedTensor, ...], dict[str, Tensor]]:
-    """Return the parameters of the dense network, and its state; no parameters without a network."""
-    if replica is None:
-        return (), {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
-    return replica.parameter_shapes(), replica.tensors()
 
 
 def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, index: int) -> ManifestRef:
@@ -243,11 +236,6 @@ def _numbers(tensor: StoredTensor, first: int, last: int) -> Floats:
             _DIVERGED,
         )
     return values
-
-
-def _key(owner: JobSpec) -> str:
-    """Return the key of the anchor, which follows from the name of the import alone."""
-    return f"{dense_prefix(owner.job_uid, 1)}/group-0001/{step_folder(0)}/{MANIFEST}"
 
 
 def _once(attempt: Callable[[], Result]) -> Result:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
-from cpr_trainer.importing.dcp import files_of, open_checkpoint, read_checkpoint
+from cpr_trainer.importing.dcp import open_checkpoint, read_checkpoint
 from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
 from cpr_trainer.importing.tensors import SourceError, StoredTensor, inside
 from cpr_trainer.store import Uris
@@ -73,7 +74,10 @@ class _Opening:
 
     def tensors(self, source: str, staging: Path) -> Iterator[StoredTensor]:
         """Yield the tensors of a source. Raises SourceError, StoreError."""
-        path = self._fetched(source, staging) if source.startswith(_S3) else _local(source)
+        if source.startswith(_S3):
+            path = self._fetched(source, staging)
+        else:
+            path = path_of(source) if is_file_uri(source) else Path(source)
         if (path / METADATA).is_file():
             tensors = staging / "tensors"
             tensors.mkdir()
@@ -102,7 +106,8 @@ class _Opening:
                 if each.endswith(tuple(_OPENERS)):
                     self._fetch(each, inside(folder, unquote(each.removeprefix(source))))
             return folder
-        for name in files_of(read_checkpoint(metadata, self._reader)):
+        files = {part.file for tensor in read_checkpoint(metadata, self._reader) for part in tensor.parts}
+        for name in sorted(files):
             self._fetch(source + quote(name), inside(folder, name))
         return folder
 
@@ -114,10 +119,6 @@ class _Opening:
         return path
 
 
-def _local(source: str) -> Path:
-    return path_of(source) if is_file_uri(source) else Path(source)
-
-
 def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
     try:
         file = stack.enter_context(safetensors.safe_open(path, framework="pt"))
@@ -127,17 +128,12 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
         piece = file.get_slice(name)
         full_name = f"{path.stem}.{_PLAIN}" if name == _PLAIN else name
         dtype = _DTYPES.get(piece.get_dtype(), piece.get_dtype())
-        shape = tuple(piece.get_shape())
-        read = partial(_slice, piece) if shape else partial(_scalar, partial(file.get_tensor, name))
-        yield StoredTensor(full_name, shape, dtype, str(path), read)
+        yield StoredTensor(full_name, tuple(piece.get_shape()), dtype, str(path), partial(_read, file, name))
 
 
-def _slice(piece: object, first: int, last: int) -> Tensor:
-    return piece[first:last]  # type: ignore[index, no-any-return]
-
-
-def _scalar(read: Callable[[], Tensor], _first: int, _last: int) -> Tensor:
-    return read()
+def _read(file: Any, name: str, first: int, last: int) -> Tensor:
+    piece = file.get_slice(name)
+    return piece[first:last] if piece.get_shape() else file.get_tensor(name)  # type: ignore[no-any-return]
 
 
 def _open_numpy(path: Path, _stack: ExitStack) -> Iterator[StoredTensor]:
