@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             answer(environ, sys.stdin, sys.stdout)
         case "cleanup":
             with _loading():
-                from cpr_trainer.cleanup import run as clean_up
+                from cpr_trainer.inventory import clean_up
 
             return end_with(termination_file(environ), clean_up(environ, options.spare), ExitCode.OK)
         case _:

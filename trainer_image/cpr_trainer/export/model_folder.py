@@ -84,7 +84,7 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
 def transform_of(job: JobSpec) -> Transform:
     """Return the transform from the columns of the job's data to the inputs of its network. Raises DataError.
 
-    Synthetic data has the columns of the Criteo layout, as `python -m cpr_trainer samples` writes it.
+    Synthetic data has the columns of the Criteo layout.
     """
     model, data = job.model, job.data
     columns = columns_of(replace(data, format="Criteo") if data.format == "Synthetic" else data, model)
