@@ -229,10 +229,10 @@ def test_spellings_are_found_across_blocks(written: list[tuple[int, str, int]], 
         spellings.add(pa.array([each.encode() for each in sorted(texts | {*names})], pa.binary()))
     plain = {number for number, way, _ in written if way == "{}"}
     otherwise = {number for number, way, _ in written if way != "{}"}
-    found = spellings.twice()
+    found = spellings.warning("user")
     assert (found is not None) == bool(plain & otherwise)
     assert found is None or found.startswith(
-        f"{len(plain & otherwise)} of {len(plain | otherwise)} numbers in two ways"
+        f"Column user writes {len(plain & otherwise)} of {len(plain | otherwise)} numbers in two ways"
     )
     assert spellings.only_whole == (not names)
 

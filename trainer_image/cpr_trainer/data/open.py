@@ -22,8 +22,8 @@ from cpr_trainer.data.schema import Columns, check_bags, check_fixed_layout, che
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.data.text import TextFormat
 from cpr_trainer.data.user import UserFormat
-from cpr_trainer.data.vocabularies import Vocabularies, build_vocabularies, check_rows, count_values, read_vocabularies
-from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, spelling_matters, spelling_warning
+from cpr_trainer.data.vocabularies import Vocabularies, count_values, find_vocabularies
+from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, spelling_matters
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import Access
 from cpr_trainer.store import Uris, Version
@@ -132,27 +132,8 @@ def _spelling_warnings(columns: Columns, form: Format, indices: Sequence[Index])
         with content_errors(block.uri, CORRECT_COLUMNS):
             for each in inputs:
                 found[each.column].add(count_values(cells_of(table, each, columns.separator))["value"].combine_chunks())
-    warnings = (spelling_warning(name, spellings) for name, spellings in found.items())
+    warnings = (spellings.warning(name) for name, spellings in found.items())
     return [each for each in warnings if each is not None]
-
-
-def find_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and its blocks
-    data: DataSpec,
-    model: ModelSpec,
-    columns: Columns,
-    files: Files,
-    form: Format,
-    indices: Sequence[Index],
-    poll_interrupts: Callable[[], None],
-) -> Vocabularies:
-    """Read the vocabularies that have files, and build the others, by the name of their table.
-
-    `poll_interrupts` is called between blocks of data. Raises DataError, and what `files` and `poll_interrupts` raise.
-    """
-    found = read_vocabularies(model, files)
-    found |= build_vocabularies(data, model, columns, form, indices, poll_interrupts)
-    check_rows(model, found)
-    return found
 
 
 def with_vocabularies(columns: Columns, vocabularies: Mapping[str, Vocabulary]) -> Columns:
