@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import MANIFEST, DenseManifest, incarnation_prefix, step_folder
 from cpr_trainer.checkpoint.anchor import committer
 from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data, read_vocabularies
@@ -100,7 +100,7 @@ def _newest(saver: AnchorCommitter) -> str:
 
 
 def _dense(step: int) -> DenseCopy:
-    meta = DenseMeta("job", 1, 1, step, 10 * step, 1000, "layout", ())
+    meta = DenseManifest(CONTRACT_VERSION, "job", 1, 1, step, 10 * step, 1000, "layout", ())
     return DenseCopy(meta, {"network": torch.full((1, 4), float(step))})
 
 

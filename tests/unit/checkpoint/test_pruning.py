@@ -6,11 +6,12 @@ from collections.abc import Iterable
 import pytest
 import torch
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.choices import Rebase
-from cpr_contract.manifests import ManifestRef, ShardManifest
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import pruning
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, save_dense
+from cpr_trainer.checkpoint.anchor.committer import save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, needed_by, on_lineage, stale
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import committed_in
@@ -29,7 +30,11 @@ def anchor(step: int) -> AnchorRef:
 
 
 def dense(store: MemoryStore, step: int) -> None:
-    save_dense(store, DenseMeta("uid", 1, 1, step, 64 * step, 6400, "layout", ()), {"dense": torch.ones(1)})
+    save_dense(
+        store,
+        DenseManifest(CONTRACT_VERSION, "uid", 1, 1, step, 64 * step, 6400, "layout", ()),
+        {"dense": torch.ones(1)},
+    )
 
 
 def test_pruning_keeps_what_a_restore_may_need() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import ManifestRef, ShardManifest, TableIds
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest, TableIds
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor, save_dense
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, UnknownAnchorError, read_shard_manifest
 from cpr_trainer.checkpoint.format.records import find_anchor, is_even, resolve_anchor, write_restore_record
 from cpr_trainer.checkpoint.restore.dense_loader import load_dense, newest_dense
@@ -24,7 +25,8 @@ from support.saves import ShardBench, restore_record, same
 from support.shard_job import shard_roster
 
 ROWS, DIM = (9000, 3000), 64  # three parts of 1 MiB
-DENSE = DenseMeta(
+DENSE = DenseManifest(
+    contract=CONTRACT_VERSION,
     job_uid="uid",
     generation=1,
     group=1,
@@ -32,6 +34,7 @@ DENSE = DenseMeta(
     samples=640,
     total_samples=6400,
     layout="layout",
+    parts=(),
     dense_lost=((0, 64),),
 )
 
@@ -224,7 +227,7 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
         assert (unknown.value.reason, "cprjob snapshots ls" in unknown.value.remedy) == ("BadSpec", True)
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
     with pytest.raises(UnknownAnchorError, match="no anchor"):
-        resolve_anchor(store, own.ref.key, "layout", ())
+        resolve_anchor(store, own.key, "layout", ())
 
 
 @pytest.mark.parametrize(
@@ -292,7 +295,7 @@ def test_a_dense_save_that_is_committed_stays_what_it_is() -> None:
 def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None:
     store = MemoryStore()
     saved = save_dense(store, DENSE, {"dense": torch.ones(1000)})
-    (part,) = saved.manifest.parts
+    (part,) = from_json(DenseManifest, store.get(saved.key)).parts
     store.put(part.key, damage(store.get(part.key)))
     with pytest.raises(DamagedError, match=part.key):
         load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])

@@ -22,6 +22,7 @@ from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.manifests import (
     MANIFEST,
+    DenseManifest,
     ManifestRef,
     SavedModel,
     SavedTable,
@@ -33,7 +34,7 @@ from cpr_contract.manifests import (
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
 from cpr_trainer.checkpoint.format.documents import exists
 from cpr_trainer.checkpoint.format.names import part_name
@@ -168,11 +169,10 @@ def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica
     parameters = () if replica is None else replica.parameter_shapes()
     no_network = {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
     saved = SavedModel(owner.data.seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
-    meta = DenseMeta(
-        owner.job_uid, 1, 1, 0, 0, 0, layout_hash(model), (), ids=model.table_ids, model=saved, process_number=attempt
-    )
+    layout, ids = layout_hash(model), model.table_ids
+    meta = DenseManifest(CONTRACT_VERSION, owner.job_uid, 1, 1, 0, 0, 0, layout, (), ids=ids, model=saved)
     tensors = no_network if replica is None else replica.tensors()
-    return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards).key
+    return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards, process_number=attempt).key
 
 
 def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, index: int) -> ManifestRef:

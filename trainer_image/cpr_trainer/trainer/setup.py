@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cpr_contract.manifests import dense_prefix
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import DenseManifest, dense_prefix
 from cpr_contract.reports import Problem
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta
 from cpr_trainer.checkpoint.restore.by_name import with_vocabularies
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.open import evaluation_rows, files_of, log_problem, open_dataset, open_evaluation
@@ -162,7 +162,8 @@ class Setup:
         Without lockstep all may have gone beyond a cut meanwhile.
         """
         step = state.reached if cut_step is None else cut_step
-        meta = DenseMeta(
+        meta = DenseManifest(
+            contract=CONTRACT_VERSION,
             job_uid=self.job.job_uid,
             generation=roster.counters.generation,
             group=roster.counters.group,
@@ -170,6 +171,7 @@ class Setup:
             samples=self.samples_at(step),
             total_samples=self.order.total_samples,
             layout=self.layout,
+            parts=(),
             dense_lost=state.lost,
             ids=self.job.model.table_ids,
             model=with_vocabularies(state.saved_model(), self.vocabularies),

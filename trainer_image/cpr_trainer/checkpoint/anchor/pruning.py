@@ -10,14 +10,7 @@ from time import monotonic
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
-from cpr_trainer.checkpoint.format.names import (
-    SaveName,
-    committed_in,
-    dense_of_anchor,
-    parse_save,
-    part_name,
-    shard_save,
-)
+from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_of_anchor, parse_save, part_name, place_of
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
 #: Listing this many objects after every anchor is cheap: at most a second of computing.
@@ -49,7 +42,7 @@ class KnownSaves:
         self._saves[anchor.key] = _Save(anchor.step, (part,), (), now_s)
         for manifest in shards:
             parts = tuple(part.key for part in manifest.parts)
-            self._saves[shard_save(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
+            self._saves[place_of(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
 
     def stale(
         self,

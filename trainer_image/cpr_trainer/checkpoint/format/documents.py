@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.manifests import (
+    MANIFEST,
     DataManifest,
     DenseManifest,
     ManifestRef,
@@ -27,9 +28,11 @@ from cpr_contract.manifests import (
     ShardManifest,
     VocabularyManifest,
     WorkersManifest,
+    incarnation_prefix,
+    step_folder,
 )
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.names import cut_of_shard, place_of
+from cpr_trainer.checkpoint.format.names import place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import ExistsError, MissingError, Store, checksum, in_parallel
@@ -131,7 +134,7 @@ def read_shard_manifest(  # noqa: PLR0913, PLR0917 -- the identity of one save
 
     Raises DamagedError if it cannot be read, StoreError.
     """
-    key = cut_of_shard(job_uid, generation, index, incarnation, step).manifest
+    key = f"{incarnation_prefix(job_uid, generation, index, incarnation)}/{step_folder(step)}/{MANIFEST}"
     try:
         return read_document(store, ShardManifest, key)
     except MissingError:

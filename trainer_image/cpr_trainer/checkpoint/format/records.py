@@ -39,7 +39,7 @@ from cpr_trainer.checkpoint.format.documents import (
     read_document,
     write_once,
 )
-from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, dense_save, restore_record_key
+from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, place_of, restore_record_key
 from cpr_trainer.store import ExistsError, MissingError, Store
 from cprjob_serving.vocabulary import Vocabulary
 
@@ -231,8 +231,8 @@ def read_anchor_manifest(
         raise wrong(key, "is missing") from error
     if not manifest.shards:
         raise wrong(key, "is no anchor: it names no shards")
-    if dense_save(manifest).manifest != key:
-        raise wrong(key, "belongs elsewhere: " + dense_save(manifest).manifest)
+    if place_of(manifest).manifest != key:
+        raise wrong(key, "belongs elsewhere: " + place_of(manifest).manifest)
     return manifest, ref
 
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from cpr_contract.manifests import ManifestRef, Part, RestoreRecord, ShardManifest
 from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
-from cpr_trainer.checkpoint.format.names import part_name, shard_save
+from cpr_trainer.checkpoint.format.names import part_name, place_of
 from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
 from cpr_trainer.checkpoint.format.quantise import encode_rows
 from cpr_trainer.checkpoint.format.records import check_claims, rewrite_restore_record
@@ -88,7 +88,7 @@ class Writer:
 
         Raises the errors of `source` and `retry`, and DivergedError for values that cannot be quantised.
         """
-        folder, limit = shard_save(draft).folder, self._bytes_per_s
+        folder, limit = place_of(draft).folder, self._bytes_per_s
         self._uncommitted = []
         throttle = None if limit is None else Throttle(limit, lambda: source.urgent)
         parts = in_parallel(
@@ -127,7 +127,7 @@ class Writer:
         The parts of the two have different names. Two priority saves never count as the same, because they may have
         different rows of one step.
         """
-        key = shard_save(manifest).manifest
+        key = place_of(manifest).manifest
         parts, self._uncommitted = self._uncommitted, []  # an attempt with a lost answer may commit them
         try:
             return manifest, write_once(self._store, key, manifest)
