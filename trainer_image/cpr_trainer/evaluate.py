@@ -14,7 +14,7 @@ from cpr_contract.manifests import DenseManifest
 from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolve_anchor, seed_of, vocabularies_of
+from cpr_trainer.checkpoint.format.records import read_data, read_fitting_anchor, seed_of, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -63,7 +63,7 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     """
     if not evaluation_rows(job, dataset.layout.rows):
         raise BadSpecError("The job holds no rows out.", "Set data.holdOut or evaluation.uri before it starts.")
-    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids))
+    manifest = read_fitting_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids)
     replica = DenseReplica(job.model, job.data.seed)
     replica.load(read_tensors(store, manifest))
     placement = Placement.of(job.model, len(manifest.shards))

@@ -16,7 +16,13 @@ from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest, Ta
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor, save_dense
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, UnknownAnchorError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, is_even, resolve_anchor, write_restore_record
+from cpr_trainer.checkpoint.format.records import (
+    find_anchor,
+    is_even,
+    read_anchor,
+    read_fitting_anchor,
+    write_restore_record,
+)
 from cpr_trainer.checkpoint.restore.dense_loader import load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.store import ExistsError, Received, StoreUnreachableError
@@ -218,16 +224,16 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     assert restored.chain == (), "that job may delete what it wrote"
     dense = load_dense(store, *newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key))
     assert (dense.step, dense.samples, dense.lost, list(dense.tensors)) == (0, 0, (), ["dense"])
-    assert resolve_anchor(store, anchor.key, bench.layout, ()) == anchor
+    assert read_fitting_anchor(store, anchor.key, bench.layout, ()) == read_anchor(store, anchor)
     with pytest.raises(LayoutError, match="other tables"):
-        resolve_anchor(store, anchor.key, "other layout", ())
+        read_fitting_anchor(store, anchor.key, "other layout", ())
     for key, message in ((anchor.key + "x", "missing"), ("../other", "no key"), ("a//b", "no key"), ("", "no key")):
         with pytest.raises(UnknownAnchorError, match=message) as unknown:
             newest_dense(store, "uid", 1, None, "layout", restore_from=key)
         assert (unknown.value.reason, "cprjob snapshots ls" in unknown.value.remedy) == ("BadSpec", True)
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
     with pytest.raises(UnknownAnchorError, match="no anchor"):
-        resolve_anchor(store, own.key, "layout", ())
+        read_fitting_anchor(store, own.key, "layout", ())
 
 
 @pytest.mark.parametrize(
@@ -244,7 +250,7 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
 def test_rows_of_other_ids_are_refused_by_name(saved: TableIds, requested: TableIds, message: str) -> None:
     store = MemoryStore()
     anchor, (_, bench) = anchored(store, uid="yesterday", ids=saved)
-    assert resolve_anchor(store, anchor.key, bench.layout, saved) == anchor
+    assert read_fitting_anchor(store, anchor.key, bench.layout, saved) == read_anchor(store, anchor)
     with pytest.raises(LayoutError, match=message):
         newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key, ids=requested)
     numbered = dict(requested)

@@ -30,7 +30,7 @@ from cpr_contract.manifests import DenseManifest
 from cpr_contract.requests import PROGRAMS, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_anchor, resolve_anchor, seed_of, vocabularies_of
+from cpr_trainer.checkpoint.format.records import read_fitting_anchor, seed_of, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -194,7 +194,7 @@ def _write_vocabularies(store: Store, job: JobSpec, anchor: str, transform: Tran
 
 
 def _manifest(store: Store, job: JobSpec, key: str) -> DenseManifest:
-    return read_anchor(store, resolve_anchor(store, key, layout_hash(job.model), job.model.table_ids))
+    return read_fitting_anchor(store, key, layout_hash(job.model), job.model.table_ids)
 
 
 def _network(store: Store, job: JobSpec, manifest: DenseManifest) -> nn.Module:

@@ -212,7 +212,8 @@ def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> Ancho
     at_step = (save for save in saves if save.folder.endswith(f"/{step_folder(step)}/"))
     for save in sorted(at_step, key=lambda save: save.writer, reverse=True):
         try:
-            return _reference(*read_anchor_manifest(store, save.manifest, ""))
+            manifest, ref = read_anchor_manifest(store, save.manifest, "")
+            return AnchorRef(ref.key, ref.digest, generation, step, manifest.samples)
         except DamagedError:
             continue
     return None
@@ -262,15 +263,14 @@ def is_even(store: Store, anchor: AnchorRef) -> bool:
     return all(set(save.applied) == {anchor.step} for save in saves)
 
 
-def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> AnchorRef:
-    """Return the reference of any anchor of this store, of any job, by the key of its manifest (`restore_from`).
+def read_fitting_anchor(store: Store, key: str, layout: str, ids: TableIds) -> DenseManifest:
+    """Read the manifest of an anchor that a user names, of any job of this store.
 
-    Raises LayoutError if it is of another shape, or its tables have other ids, UnknownAnchorError if it is missing or
-    no anchor, StoreError.
+    Raises as `check_fits` and `read_named_anchor`.
     """
-    manifest, ref = read_named_anchor(store, key)
+    manifest, _ = read_named_anchor(store, key)
     check_fits(manifest, key, layout, ids)
-    return _reference(manifest, ref)
+    return manifest
 
 
 def check_fits(manifest: DenseManifest, key: str, layout: str, ids: TableIds) -> None:
@@ -287,7 +287,3 @@ def check_fits(manifest: DenseManifest, key: str, layout: str, ids: TableIds) ->
             f"{key} was saved with ids of {saved} in table {table}; this job has {ours}, so its rows are other ids'.",
             f"Give table {table} in spec.model.tables the ids {saved}, or give this job another anchor.",
         )
-
-
-def _reference(manifest: DenseManifest, ref: ManifestRef) -> AnchorRef:
-    return AnchorRef(ref.key, ref.digest, manifest.generation, manifest.step, manifest.samples)

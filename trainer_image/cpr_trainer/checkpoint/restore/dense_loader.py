@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
 
 import safetensors
 import safetensors.torch
@@ -60,15 +59,10 @@ def load_dense(store: Store, candidate: Candidate) -> RestoredDense:
         return RestoredDense(0, 0, (), {}, None, None)
     manifest, ref = read_manifest(store, DenseManifest, candidate.saves[0], candidate.layout)
     tensors = read_tensors(store, manifest)
-    match candidate.kind:
-        case "RestoreFrom":
-            return RestoredDense(0, 0, (), tensors, manifest, ref)
-        case "Anchor":
-            return RestoredDense(manifest.step, manifest.samples, (), tensors, manifest, ref)
-        case "Save":
-            return RestoredDense(manifest.step, manifest.samples, manifest.dense_lost, tensors, manifest, ref)
-        case _:
-            assert_never(candidate.kind)
+    if candidate.kind == "RestoreFrom":
+        return RestoredDense(0, 0, (), tensors, manifest, ref)
+    lost = manifest.dense_lost if candidate.kind == "Save" else ()
+    return RestoredDense(manifest.step, manifest.samples, lost, tensors, manifest, ref)
 
 
 def read_tensors(store: Store, manifest: DenseManifest) -> dict[str, torch.Tensor]:
