@@ -81,7 +81,7 @@ def random_rows(table: int, rows: Ints) -> Any:
 
 
 def save_anchor(job: JobSpec, rows: Rows, *, shards: int = SHARDS, generation: int = 1, step: int = 10) -> AnchorRef:
-    """Save an anchor of so many shards with these rows, and the first dense network."""
+    """Save an anchor of `shards` shards with these rows, and the first dense network."""
     placement, layout = Placement.of(job.model, shards), layout_hash(job.model)
     refs = []
     for index in range(shards):

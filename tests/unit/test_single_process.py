@@ -68,7 +68,7 @@ class NaiveLosses:
         self._copies[step] = (self._arena.rows.copy(), self._arena.state.copy())
 
 
-def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
+def test_training_continues_from_the_restored_state(job: JobSpec) -> None:
     losses = (
         StepLoss(shard=0, back_to=0, at=4),
         StepLoss(shard=0, back_to=4, at=9),

@@ -50,7 +50,7 @@ def clean_up(environ: Mapping[str, str], retained: Iterable[str]) -> Deleted:
 
 
 def answer(request: Request, store: Store, now_s: float) -> Listing | Verification | Pruning:
-    """Do what is asked for at this time (seconds since the epoch).
+    """Run the request at this time (seconds since the epoch).
 
     Raises StoreError; to prune DamagedError and AmbiguousError too.
     """

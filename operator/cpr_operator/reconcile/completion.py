@@ -230,7 +230,7 @@ def _final_anchor(message: str) -> AnchorRef | None:
 
 
 def _with_groups(last: HeldOut, known: HeldOut | None) -> HeldOut:
-    """Add the groups of the last report: a termination message has no room for them."""
+    """Add the groups of the last report: a termination message is too short for them."""
     if known is None or known.step != last.step:
         return last
     return last.evolve(groups=known.groups, rest=known.rest)

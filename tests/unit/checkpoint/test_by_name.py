@@ -97,7 +97,7 @@ def test_sources_of_a_model_are_its_own_tables() -> None:
         ("shops", 30, "Truncate", Source(2, 30)),
     ],
 )
-def test_another_number_of_rows_is_taken_as_the_rules_say(name: str, rows: int, resized: Any, expected: Source) -> None:
+def test_resized_table_follows_the_rules_by_name(name: str, rows: int, resized: Any, expected: Source) -> None:
     requested = tables(name, rows=rows)
     assert sources(requested, replace(LENIENT, resized=resized)) == (expected,)
     of_one = replace(LENIENT, map=(TableSourceSpec(name, name, resized),))

@@ -169,7 +169,7 @@ def test_claims_end_with_a_commit_and_outlive_a_failure() -> None:
     assert bench.rows_of(remaining) == {d, e}
 
 
-def test_an_anchor_holds_what_priority_saves_held_already() -> None:
+def test_anchor_holds_rows_of_earlier_priority_saves() -> None:
     bench = Bench()
     bench.push(1, 2, applied=(1, 1))
     bench.commit(bench.cut())

@@ -37,7 +37,7 @@ def dense(store: MemoryStore, step: int) -> None:
     )
 
 
-def test_pruning_keeps_what_a_restore_may_need() -> None:
+def test_pruning_retains_saves_that_a_restore_may_need() -> None:
     deleted: list[str] = []
 
     class Recorder(MemoryStore):
@@ -98,7 +98,7 @@ def test_retained_step_stays_with_all_its_bases(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("rule", ["Consecutive", "OneShot", "Intermittent"])
-def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
+def test_retained_anchors_are_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
     store, rng = MemoryStore(), random.Random(rule)
     bench = ShardBench(store)
     write_restore_record(store, restore_record(1))

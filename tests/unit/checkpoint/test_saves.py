@@ -286,7 +286,7 @@ def test_a_dense_save_and_an_anchor_of_one_step_do_not_meet() -> None:
         commit_anchor(store, DENSE, {}, (), ())
 
 
-def test_a_dense_save_that_is_committed_stays_what_it_is() -> None:
+def test_committed_dense_save_is_never_replaced() -> None:
     """Without lockstep the state may change while the step that all have reached stays."""
     store = MemoryStore()
     saved = save_dense(store, DENSE, {"dense": torch.ones(1)})

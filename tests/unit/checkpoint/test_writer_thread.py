@@ -144,7 +144,7 @@ def test_a_flush_waits_for_its_bucket() -> None:
     assert [type(bench.next_outcome()) for _ in range(3)] == [SaveFailed, SaveFailed, Committed]
 
 
-def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
+def test_save_on_a_deleted_base_is_not_committed() -> None:
     bench = Bench()
     base = bench.submit(3)
     outcome = bench.next_outcome()

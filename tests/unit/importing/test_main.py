@@ -220,12 +220,12 @@ def test_failed_import_leaves_the_objects_of_a_concurrent_one(source: dict[str, 
 
 
 def anything(_key: str) -> None:
-    """Have room for all objects."""
+    """Accept all objects."""
 
 
 def full(key: str) -> None:
-    """Have no room for an object."""
-    raise StoreFullError(f"The store is full: {key}.", "Make room.")
+    """Refuse an object: the store is full."""
+    raise StoreFullError(f"The store is full: {key}.", "Make space.")
 
 
 def test_anchor_is_written_last(source: dict[str, Tensor]) -> None:

@@ -218,7 +218,7 @@ def find_access(placement: Placement, ids: Ints | Bags) -> AnyAccess:
 
 
 def as_rows(matrices: tuple[Tensor, ...]) -> Rows:
-    """Return the rows of each band as `Rows`: a lone one as it is."""
+    """Return the rows of each band as `Rows`; a single band has no tuple."""
     return matrices[0] if len(matrices) == 1 else matrices
 
 
