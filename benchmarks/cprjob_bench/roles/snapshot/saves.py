@@ -66,7 +66,7 @@ class BenchShard:
     @property
     def table_bytes(self) -> int:
         """Bytes of rows and optimizer state."""
-        return self.local.arena.size_bytes
+        return sum(len(segment) * segment.row_bytes for segment in self.local.arena.segments)
 
     def save(self, capture: Capture, step: int, **draft: Any) -> SavedShard:
         """Write and commit the rows of `capture` as the save of `step`; `draft` are fields of its manifest."""
