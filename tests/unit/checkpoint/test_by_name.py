@@ -12,7 +12,6 @@ from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, Ta
 from cpr_contract.spec import ByNameSpec, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.checkpoint.restore.by_name import (
-    ByName,
     DenseMapping,
     DenseParts,
     Source,
@@ -49,7 +48,7 @@ def model(*of: TableSpec) -> ModelSpec:
 
 
 def sources(of: tuple[TableSpec, ...], rules: ByNameSpec = LENIENT) -> tuple[Source | None, ...]:
-    mapping = map_tables(SAVED, ByName(rules, model(*of)), "key")
+    mapping = map_tables(SAVED, model(*of), rules, "key")
     assert (mapping.seed, mapping.tables) == (3, SAVED.tables)
     return mapping.sources
 

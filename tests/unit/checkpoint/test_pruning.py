@@ -62,7 +62,7 @@ def test_pruning_retains_saves_that_a_restore_may_need() -> None:
     assert not pruner.prune((anchor(10), anchor(15))), "nothing stays for its youth"
     assert len(deleted) == 2 + 1 + 2
     assert [c.step for c in bench.choices()] == [15, 10, 0]
-    assert [c.step for c in newest_dense(store, "uid", 1, None, "layout")] == [10, 0]
+    assert [c.step for c in newest_dense(store, bench.job, 1, None)] == [10, 0]
     assert not [key for key in store.objects if "step-000000007" in key or "step-000000005" in key]
     assert "other/gen-0001/shard-0000/inc-0001/step-000000001/manifest.json" in store.objects
     assert "uid/gen-0001/shard-0000/inc-0001/origin.json" in store.objects

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,12 +26,14 @@ from cpr_trainer.checkpoint.format.records import (
 )
 from cpr_trainer.checkpoint.restore.dense_loader import load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import candidates
+from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.store import ExistsError, Received, StoreUnreachableError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, restore_record, same
-from support.shard_job import shard_roster
+from support.shard_job import shard_roster, small_job
 
 ROWS, DIM = (9000, 3000), 64  # three parts of 1 MiB
+JOB = replace(small_job(Path("unused"), rows=ROWS, dim=DIM), job_uid="uid")
 DENSE = DenseManifest(
     contract=CONTRACT_VERSION,
     job_uid="uid",
@@ -39,7 +42,7 @@ DENSE = DenseManifest(
     step=10,
     samples=640,
     total_samples=6400,
-    layout="layout",
+    layout=layout_hash(JOB.model),
     parts=(),
     dense_lost=((0, 64),),
 )
@@ -222,14 +225,14 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     assert same(bench.values(local), bench.values())
     assert (restored.step, restored.samples, restored.applied, restored.lost) == (0, 0, (), ())
     assert restored.chain == (), "that job may delete what it wrote"
-    dense = load_dense(store, *newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key))
+    dense = load_dense(store, *newest_dense(store, job, 1, None))
     assert (dense.step, dense.samples, dense.lost, list(dense.tensors)) == (0, 0, (), ["dense"])
     assert read_fitting_anchor(store, anchor.key, bench.layout, ()) == read_anchor(store, anchor)
     with pytest.raises(LayoutError, match="other tables"):
         read_fitting_anchor(store, anchor.key, "other layout", ())
     for key, message in ((anchor.key + "x", "missing"), ("../other", "no key"), ("a//b", "no key"), ("", "no key")):
         with pytest.raises(UnknownAnchorError, match=message) as unknown:
-            newest_dense(store, "uid", 1, None, "layout", restore_from=key)
+            newest_dense(store, replace(job, snapshots=replace(job.snapshots, restore_from=key)), 1, None)
         assert (unknown.value.reason, "cprjob snapshots ls" in unknown.value.remedy) == ("BadSpec", True)
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
     with pytest.raises(UnknownAnchorError, match="no anchor"):
@@ -251,25 +254,25 @@ def test_rows_of_other_ids_are_refused_by_name(saved: TableIds, requested: Table
     store = MemoryStore()
     anchor, (_, bench) = anchored(store, uid="yesterday", ids=saved)
     assert read_fitting_anchor(store, anchor.key, bench.layout, saved) == read_anchor(store, anchor)
-    with pytest.raises(LayoutError, match=message):
-        newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key, ids=requested)
     numbered = dict(requested)
     tables = (replace(t, ids="RowNumber" if t.name in numbered else "CPR64") for t in bench.job.model.tables)
     model, saves = replace(bench.job.model, tables=tuple(tables)), bench.job.snapshots
     job = replace(bench.job, model=model, snapshots=replace(saves, restore_from=anchor.key))
     with pytest.raises(LayoutError, match=message):
         candidates(store, job, shard_roster(index=1), bench.placement)
+    with pytest.raises(LayoutError, match=message):
+        newest_dense(store, job, 1, None)
 
 
 def test_newest_dense_save_wins_and_names_the_missing_entries() -> None:
     store = MemoryStore()
     anchor, (bench, _) = anchored(store)
     save_dense(store, replace(DENSE, step=15, samples=960, layout=bench.layout), {"dense": torch.ones(1)})
-    newest, older, seed = newest_dense(store, "uid", 1, None, bench.layout)
+    newest, older, seed = newest_dense(store, bench.job, 1, None)
     restored = load_dense(store, newest)
     assert (restored.step, restored.samples, restored.lost) == (15, 960, ((0, 64),))
     assert (older.step, older.key, seed.kind) == (10, anchor.key, "Seed")
-    rolled_back = load_dense(store, *newest_dense(store, "uid", 2, anchor, bench.layout))
+    rolled_back = load_dense(store, *newest_dense(store, bench.job, 2, anchor))
     assert (rolled_back.step, rolled_back.samples, rolled_back.lost) == (10, 640, ())
     assert torch.equal(rolled_back.tensors["dense"], torch.arange(6.0).view(2, 3))
     assert load_dense(store, seed).tensors == {}
@@ -293,7 +296,7 @@ def test_committed_dense_save_is_never_replaced() -> None:
     assert save_dense(store, DENSE, {"dense": torch.ones(1)}) == saved
     with pytest.raises(ExistsError):
         save_dense(store, DENSE, {"dense": torch.zeros(1)})
-    restored = load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
+    restored = load_dense(store, newest_dense(store, JOB, 1, None)[0])
     assert restored.tensors["dense"].item() == 1
 
 
@@ -304,7 +307,7 @@ def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None
     (part,) = from_json(DenseManifest, store.get(saved.key)).parts
     store.put(part.key, damage(store.get(part.key)))
     with pytest.raises(DamagedError, match=part.key):
-        load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
+        load_dense(store, newest_dense(store, JOB, 1, None)[0])
 
 
 def test_restore_record_of_another_place_is_refused() -> None:
