@@ -59,8 +59,11 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
         (folder / stale).unlink(missing_ok=True)
     parameters = {name: value.clone() for name, value in network.state_dict().items()}
     safetensors.torch.save_file(parameters, folder / "dense.safetensors")
-    transform = transform_of(job)
-    _write_vocabularies(store, job, request.anchor, transform, folder)
+    transform, vocabularies = transform_of(job), vocabularies_of(store, request.anchor, job.model)
+    for table in transform.tables:
+        if table.vocabulary is not None:
+            (folder / table.vocabulary).parent.mkdir(exist_ok=True)
+            (folder / table.vocabulary).write_bytes(vocabularies[table.name].text)
     if request.format in PROGRAMS:
         # The exporters of torch take seconds to load.
         import_module("cpr_trainer.export.program").write_network(network, job.model, transform, request.format, folder)
@@ -182,15 +185,6 @@ def _values(local: LocalRows, slots: Ints) -> Floats:
     ((segment, inside),) = local.arena.parted(slots)
     values: Floats = segment.rows[inside]
     return values
-
-
-def _write_vocabularies(store: Store, job: JobSpec, anchor: str, transform: Transform, folder: Path) -> None:
-    found = vocabularies_of(store, anchor, job.model)
-    for table in transform.tables:
-        if table.vocabulary is not None:
-            path = folder / table.vocabulary
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(found[table.name].text)
 
 
 def _manifest(store: Store, job: JobSpec, key: str) -> DenseManifest:

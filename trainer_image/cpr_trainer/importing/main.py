@@ -24,8 +24,6 @@ from cpr_contract.manifests import (
     MANIFEST,
     DenseManifest,
     ManifestRef,
-    SavedModel,
-    SavedTable,
     ShardManifest,
     dense_prefix,
     probe_prefix,
@@ -44,8 +42,8 @@ from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.importing.matching import Found, Matches, match
 from cpr_trainer.importing.sources import opened
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
-from cpr_trainer.model.dense_optimizer import memory_width, state_kind
-from cpr_trainer.model.replica import NETWORK, DenseReplica
+from cpr_trainer.model.dense_optimizer import memory_width
+from cpr_trainer.model.replica import NETWORK, DenseReplica, saved_model
 from cpr_trainer.runtime import optional_path, read_job, read_request, store_access
 from cpr_trainer.store import ExistsError, Store, StoreError, Uris, open_store
 
@@ -162,15 +160,10 @@ def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica
     """Write all shards, then commit the anchor; return its key. Raises SourceError, StoreError."""
     shards = tuple(_write_shard(store, owner, matches, attempt, index) for index in range(owner.shards))
     model = owner.model
-    tables = (
-        SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
-        for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
-    )
-    parameters = () if replica is None else replica.parameter_shapes()
-    no_network = {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
-    saved = SavedModel(owner.data.seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
+    saved = saved_model(model, owner.data.seed, () if replica is None else replica.parameter_shapes())
     layout, ids = layout_hash(model), model.table_ids
     meta = DenseManifest(CONTRACT_VERSION, owner.job_uid, 1, 1, 0, 0, 0, layout, (), ids=ids, model=saved)
+    no_network = {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
     tensors = no_network if replica is None else replica.tensors()
     return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards, process_number=attempt).key
 
