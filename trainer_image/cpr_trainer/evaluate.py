@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.codec import to_json
-from cpr_contract.manifests import DenseManifest
+from cpr_contract.manifests import DataManifest, DenseManifest, data_key
 from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_data, read_fitting_anchor, seed_of, vocabularies_of
+from cpr_trainer.checkpoint.format.records import read_fitting_anchor, read_frozen, seed_of, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -44,7 +44,8 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 
     def frozen(find: Find) -> Sequence[Index]:
         """Return the frozen files of the job, if they are of the same data."""
-        found = read_data(store, request.anchor.partition("/")[0], evaluates=separate is not None)
+        key = data_key(request.anchor.partition("/")[0], evaluates=separate is not None)
+        found = read_frozen(store, DataManifest, key)
         same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
         return indices_of_manifest(found) if found is not None and same else find()
 

@@ -12,7 +12,15 @@ from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import pruning
 from cpr_trainer.checkpoint.anchor.committer import save_dense
-from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, needed_by, on_lineage, stale
+from cpr_trainer.checkpoint.anchor.pruning import (
+    Pruner,
+    delete_saves,
+    everything,
+    needed_by,
+    on_lineage,
+    stale,
+    young_steps,
+)
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import committed_in
 from cpr_trainer.checkpoint.format.parts import basis
@@ -162,7 +170,7 @@ def test_young_and_needed_saves_and_those_since_the_oldest_anchor_stay(name: str
     part, manifest = f"{name}/part-00000", f"{name}/manifest.json"
     listing = entries((part, 2000.0), (manifest, age_s), ("000000020/part-00000", 0.0))
     chains = {"live": (ManifestRef(FOLDER + "000000004/manifest.json", ""),)}
-    stays = stale(listing, 10, chains, 60.0)
+    stays = stale(listing, 10, chains, young_steps(listing, 60.0))
     assert [entry.key for entry in stays] == ([FOLDER + part, FOLDER + manifest] if goes else [])
 
 
@@ -171,7 +179,8 @@ def test_a_dense_save_goes_if_the_oldest_anchor_holds_the_same_state(group: int,
     anchor_key = "uid/gen-0001/dense/group-0001/step-000000010/manifest.json"
     key = f"uid/gen-0001/dense/group-{group:04d}/step-{step:09d}-dense/manifest.json"
     listing = [Entry(anchor_key, 1, 0.0), Entry(key, 1, 0.0)]
-    assert [entry.key for entry in stale(listing, 10, {}, 60.0, now_s=100.0)] == ([key] if goes else [])
+    found = stale(listing, 10, {}, young_steps(listing, 60.0, now_s=100.0))
+    assert [entry.key for entry in found] == ([key] if goes else [])
 
 
 @pytest.mark.parametrize(
@@ -270,6 +279,7 @@ def _unreachable(_: Iterable[str]) -> None:
 def test_noted_saves_stay_for_their_grace() -> None:
     notes = pruning.KnownSaves()
     notes.note(anchor(5), [], 100.0)
-    assert notes.stale(10, (), 99.0) == ()
-    assert notes.stale(10, (), 100.0) != ()
-    assert notes.stale(5, (), 100.0) == ()
+    assert notes.stale(10, (), 99.0) == ((), True)
+    keys, young = notes.stale(10, (), 100.0)
+    assert (len(keys), young) == (2, False)
+    assert notes.stale(5, (), 100.0) == ((), False)

@@ -114,6 +114,14 @@ def read_document(store: Store, kind: type[Document], key: str, digest: str = ""
     return document, ref
 
 
+def find_document(store: Store, kind: type[Document], key: str) -> tuple[Document, ManifestRef] | None:
+    """Read a document; None if there is none. Raises DamagedError, StoreError."""
+    try:
+        return read_document(store, kind, key)
+    except MissingError:
+        return None
+
+
 def read_manifest(store: Store, kind: type[Manifest], ref: ManifestRef, layout: str) -> tuple[Manifest, ManifestRef]:
     """Read a manifest of that digest (if given) and layout, and check its key. Raises DamagedError."""
     try:
@@ -135,10 +143,7 @@ def read_shard_manifest(  # noqa: PLR0913, PLR0917 -- the identity of one save
     Raises DamagedError if it cannot be read, StoreError.
     """
     key = f"{incarnation_prefix(job_uid, generation, index, incarnation)}/{step_folder(step)}/{MANIFEST}"
-    try:
-        return read_document(store, ShardManifest, key)
-    except MissingError:
-        return None
+    return find_document(store, ShardManifest, key)
 
 
 def read_part(store: Store, part: Part) -> bytes:

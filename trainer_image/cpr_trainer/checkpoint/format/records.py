@@ -36,6 +36,7 @@ from cpr_trainer.checkpoint.format.documents import (
     LayoutError,
     OvertakenError,
     UnknownAnchorError,
+    find_document,
     read_document,
     write_once,
 )
@@ -102,21 +103,14 @@ def _key_of(record: RestoreRecord) -> str:
     return restore_record_key(record.job_uid, record.generation, record.index, record.incarnation)
 
 
-def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataManifest | None:
-    """Return the frozen list of a job's data, None if there is none yet. Raises StoreError, DamagedError.
-
-    evaluates: see `DataManifest`.
-    """
-    return _read(store, DataManifest, data_key(job_uid, evaluates=evaluates))
-
-
-def read_workers(store: Store, job_uid: str) -> WorkersManifest | None:
-    """Return the frozen number of workers, None if there is none yet. Raises as `read_data`."""
-    return _read(store, WorkersManifest, workers_key(job_uid))
+def read_frozen(store: Store, kind: type[FrozenInput], key: str) -> FrozenInput | None:
+    """Return the frozen document of a key, None if there is none yet. Raises StoreError, DamagedError."""
+    found = find_document(store, kind, key)
+    return None if found is None else found[0]
 
 
 def freeze(store: Store, found: FrozenInput) -> FrozenInput:
-    """Freeze an input, and return the frozen one: another leader may have been faster. Raises as `read_data`."""
+    """Freeze an input, and return the frozen one: another leader may have been faster. Raises as `read_frozen`."""
     key = _frozen_key(found)
     try:
         write_once(store, key, found)
@@ -137,13 +131,6 @@ def restore_frozen(store: Store, frozen: DataManifest | WorkersManifest | None) 
         store.get_into(key, ())
     except MissingError:
         write_once(store, key, frozen)
-
-
-def _read(store: Store, kind: type[FrozenInput], key: str) -> FrozenInput | None:
-    try:
-        return read_document(store, kind, key)[0]
-    except MissingError:
-        return None
 
 
 def _frozen_key(frozen: DataManifest | WorkersManifest) -> str:
@@ -173,12 +160,11 @@ def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | Non
 
     Raises StoreError, DamagedError.
     """
-    try:
-        manifest = read_document(store, VocabularyManifest, vocabulary_key(job_uid))[0]
-    except MissingError:
+    written = find_document(store, VocabularyManifest, vocabulary_key(job_uid))
+    if written is None:
         return None
     found = {}
-    for listed in manifest.tables:
+    for listed in written[0].tables:
         key = vocabulary_key(job_uid, listed.digest)
         try:
             text = store.get(key)
