@@ -32,7 +32,7 @@ from cpr_trainer.runtime import (
     stop_on_sigterm,
 )
 from cpr_trainer.store import StoreError, StoreUnsuitableError, open_store
-from cpr_trainer.trainer.allreduce.group import Group, SoloGroup
+from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.allreduce.group_follower import GroupFollower
 from cpr_trainer.trainer.allreduce.group_leader import GroupLeader
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
@@ -193,7 +193,7 @@ def _run(loop: Loop, environment: Environment) -> ExitCode:
 def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
     """Return a function that makes the group of a roster; with several trainers this process listens from now on."""
     if setup.job.trainers == 1:
-        return lambda _roster, _state: SoloGroup()
+        return lambda _roster, _state: Group()
     me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
     listener = PeerListener(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, setup.job.silence_s)
     liveness = PeerLiveness()

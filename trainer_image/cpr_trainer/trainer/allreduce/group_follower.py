@@ -10,13 +10,13 @@ from torch import Tensor
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import Peer, TrainerRoster
 from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entries, Entry
-from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica
+from cpr_trainer.trainer.allreduce.group import Form, Go, Group, Hello, Provide, Replica
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, Finished, GroupBroken, PollInterrupts, Superseded
 
 
-class GroupFollower:
+class GroupFollower(Group):
     """The `Group` of a trainer that another one leads. `delays_s` are the pauses between attempts to reach it.
 
     Without `sums` it only joins.
@@ -31,6 +31,7 @@ class GroupFollower:
         *,
         sums: bool = True,
     ) -> None:
+        super().__init__()
         self._listener = listener
         self._liveness = liveness
         self._roster = roster
@@ -86,9 +87,6 @@ class GroupFollower:
     def conclude(self) -> bool:
         """See `Group`: only the leader concludes."""
         return False
-
-    def dismiss(self) -> None:
-        """See `Group`: only the leader dismisses."""
 
     def missing(self) -> tuple[int, ...]:
         """See `Group`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entries, Entry
-from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica, StateAgreement, agree_on_state
+from cpr_trainer.trainer.allreduce.group import Form, Go, Group, Hello, Provide, Replica, StateAgreement, agree_on_state
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind, Received
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterrupts
@@ -18,12 +18,13 @@ from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterr
 _DISMISS_TIMEOUT_S = 2.0
 
 
-class GroupLeader:
+class GroupLeader(Group):
     """The `Group` of the trainer that the roster names leader. Without `sums` it only admits and joins members."""
 
     def __init__(
         self, listener: PeerListener, liveness: PeerLiveness, roster: TrainerRoster, *, sums: bool = True
     ) -> None:
+        super().__init__()
         self._listener = listener
         self._liveness = liveness
         self._roster = roster
@@ -32,7 +33,6 @@ class GroupLeader:
         self._arrived: dict[int, tuple[Hello, Channel]] = {}
         self._members: dict[int, Channel] = {}
         self._ready: dict[int, int] = {}
-        self._step = 0
         self._waiting = False
         self._collective: Collective | None = None
 
@@ -48,13 +48,6 @@ class GroupLeader:
                 return self._join(replica, provide, poll_interrupts)
             except GroupBroken:
                 poll_interrupts()
-
-    def follow(self, roster: TrainerRoster) -> None:
-        """See `Group`: the leader connects to no member."""
-
-    def announce(self, step: int) -> None:
-        """See `Group`."""
-        self._step = step
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`."""
@@ -76,10 +69,6 @@ class GroupLeader:
     def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
         self._take(poll_interrupts)
-
-    def conclude(self) -> bool:
-        """See `Group`: in lockstep all are at the same step."""
-        return True
 
     def dismiss(self) -> None:
         """See `Group`."""
@@ -140,8 +129,17 @@ class GroupLeader:
         self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
         self._arrived = {}
         self._share_state(agreement, replica, provide, poll_interrupts)
-        self._form(agreement, replica, poll_interrupts)
-        return agreement.source is not None
+        form = Form(replica.done, survivors=agreement.source is not None)
+        self._send_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
+        if self._sums:
+            self._collective = Collective(
+                lambda own: self._exchange_addresses(own, poll_interrupts),
+                self._listener.rank,
+                1 + len(self._members),
+                self._listener.address,
+            )
+            self._collective.prove(self._listener.pair_proofs(self._roster.counters), poll_interrupts)
+        return form.survivors
 
     def _share_state(
         self, agreement: StateAgreement, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts
@@ -150,32 +148,17 @@ class GroupLeader:
             provide()
         elif agreement.source != self._listener.rank:
             self._send(agreement.source, Frame(Kind.FETCH, self._listener.rank))
-            state = self._await_state(agreement.source, poll_interrupts)
-            replica.unpack(state.payload, state.step)
+            while True:
+                received = self._take(poll_interrupts)
+                frame = received.frame if received else None
+                if frame and frame.kind is Kind.STATE and frame.rank == agreement.source:
+                    break
+            replica.unpack(frame.payload, frame.step)
         receivers = tuple(rank for rank in agreement.copy_to if rank != self._listener.rank)
         if receivers:
             state = Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack())
             for rank in receivers:
                 self._send(rank, state)
-
-    def _await_state(self, source: int, poll_interrupts: PollInterrupts) -> Frame:
-        while True:
-            received = self._take(poll_interrupts)
-            if received and received.frame and received.frame.kind is Kind.STATE and received.frame.rank == source:
-                return received.frame
-
-    def _form(self, agreement: StateAgreement, replica: Replica, poll_interrupts: PollInterrupts) -> None:
-        form = Form(replica.done, survivors=agreement.source is not None)
-        self._send_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
-        if not self._sums:
-            return
-        self._collective = Collective(
-            lambda own: self._exchange_addresses(own, poll_interrupts),
-            self._listener.rank,
-            1 + len(self._members),
-            self._listener.address,
-        )
-        self._collective.prove(self._listener.pair_proofs(self._roster.counters), poll_interrupts)
 
     def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
         """Collect the entry of every member, and send all entries to all members."""
