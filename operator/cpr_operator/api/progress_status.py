@@ -133,19 +133,14 @@ class HistoryPoint(NamedTuple):
     """Rises with each rollback."""
 
 
-def _to_line(point: HistoryPoint) -> str:
-    return ",".join("" if value is None else str(value) for value in point)
-
-
-def _from_line(value: object) -> object:
-    """Split a line into its fields, and leave anything else to pydantic."""
-    return [word or None for word in value.split(",")] if isinstance(value, str) else value
-
-
 #: A `HistoryPoint` in Python, one line in JSON.
 Point = Annotated[
     HistoryPoint,
-    BeforeValidator(_from_line),
-    PlainSerializer(_to_line, return_type=str, when_used="json"),
+    BeforeValidator(lambda text: [word or None for word in text.split(",")] if isinstance(text, str) else text),
+    PlainSerializer(
+        lambda point: ",".join("" if value is None else str(value) for value in point),
+        return_type=str,
+        when_used="json",
+    ),
     WithJsonSchema({"type": "string", "maxLength": MAX_LINE}),
 ]
