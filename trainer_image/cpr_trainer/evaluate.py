@@ -68,7 +68,8 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     replica = DenseReplica(job.model, job.data.seed)
     replica.load(read_tensors(store, manifest))
     placement = Placement.of(job.model, len(manifest.shards))
-    needed = np.unique(np.concatenate([_rows_of(each, placement) for each in _batches(job, dataset)]))
+    accesses = (find_access(placement, batch.ids) for batch in _batches(job, dataset))
+    needed = np.unique(np.concatenate([access.unique.numbers for access in accesses]))
     saved = _vectors(job, store, manifest, placement, needed)
 
     def fetch(rows: UniqueRows) -> Rows:
@@ -78,7 +79,9 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
 
     found: list[tuple[Batch, Tensor]] = []
     scores = score_held_out(replica.model, job, dataset, placement, fetch, lambda *each: found.append(each))
-    by_group = _by_group(found)
+    by_group = ByGroup(None, (), None)
+    if batches := [(batch.labels, batch.groups) for batch, _ in found if batch.groups is not None]:
+        by_group = Grouped.of(batches).scores(torch.cat([first_of(logits) for _, logits in found]).numpy())
     if not scores.samples:
         raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
     return Evaluation(
@@ -93,14 +96,6 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
         by_group.groups,
         by_group.rest,
     )
-
-
-def _by_group(found: Sequence[tuple[Batch, Tensor]]) -> ByGroup:
-    """Return the scores by group of all batches with their logits, if they have groups."""
-    batches = [(batch.labels, batch.groups) for batch, _ in found if batch.groups is not None]
-    if not batches:
-        return ByGroup(None, (), None)
-    return Grouped.of(batches).scores(torch.cat([first_of(logits) for _, logits in found]).numpy())
 
 
 @torch.no_grad()
@@ -139,11 +134,6 @@ def _batches(job: JobSpec, dataset: Dataset) -> Iterator[Batch]:
     rows, size = evaluation_rows(job, dataset.layout.rows), job.data.batch_size
     for first in range(rows.start, rows.stop, size):
         yield dataset.take(np.arange(first, min(first + size, rows.stop)))
-
-
-def _rows_of(batch: Batch, placement: Placement) -> Ints:
-    """Return the numbers of the rows that a batch needs, each once."""
-    return find_access(placement, batch.ids).unique.numbers
 
 
 def _vectors(

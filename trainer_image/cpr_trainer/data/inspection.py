@@ -18,7 +18,7 @@ from cpr_contract.model import TableSpec
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.data.decode import decode, split_bags
-from cpr_trainer.data.files import CORRECT_COLUMNS, Files, Format, Index, content_errors
+from cpr_trainer.data.files import CORRECT_COLUMNS, Format, Index, content_errors
 from cpr_trainer.data.open import evaluation_data, files_of, format_of, index_data, with_vocabularies
 from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.reader import index_files, layout_of
@@ -51,7 +51,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     print(to_json(found), file=sink, flush=True)
 
 
-def inspect_files(uri: str, files: Files) -> DataStats:
+def inspect_files(uri: str, files: Uris) -> DataStats:
     """Return the statistics of all columns of the files that `uri` names. Raises DataError."""
     found = files.find(uri)
     data = _detect(found[0], files)
@@ -59,7 +59,7 @@ def inspect_files(uri: str, files: Files) -> DataStats:
     return _summarize(data, form, index_files(found, form), None)
 
 
-def _detect(uri: str, files: Files) -> DataSpec:
+def _detect(uri: str, files: Uris) -> DataSpec:
     """Return the format of a file, by its first bytes. Raises DataError."""
     with files.open(uri, files.version(uri)) as stream:
         if stream.read(4) == b"PAR1":
@@ -84,7 +84,7 @@ def _can_be(convert: Callable[..., object], *values: object) -> bool:
     return True
 
 
-def inspect_job(job: JobSpec, files: Files) -> Inspection:
+def inspect_job(job: JobSpec, files: Uris) -> Inspection:
     """Return the statistics of the columns that a job reads, and of its samples. Raises DataError."""
     if job.data.format == "Synthetic":
         raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")

@@ -14,7 +14,7 @@ from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataSpec, JobSpec
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import cells_of
-from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Files, Format, Index, SourceFile, content_errors
+from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, SourceFile, content_errors
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.reader import TableDataset, index_files
@@ -29,7 +29,7 @@ from cpr_trainer.runtime import Access
 from cpr_trainer.store import Uris, Version
 from cprjob_serving.vocabulary import Vocabulary
 
-#: Finds and indexes the files of a job's data. Raises DataError, and what `Files` raises.
+#: Finds and indexes the files of a job's data. Raises DataError, and what `Uris` raises.
 Find = Callable[[], Sequence[Index]]
 #: Finds the vocabularies of a job's tables, and calls its argument between blocks of data. Raises as `Find`.
 FindVocabularies = Callable[[Callable[[], None]], Vocabularies]
@@ -58,7 +58,7 @@ def log_problem(problem: Problem) -> None:
 def open_dataset(  # noqa: PLR0913, PLR0917 -- the data, and its frozen parts
     data: DataSpec,
     model: ModelSpec,
-    files: Files,
+    files: Uris,
     frozen: Callable[[Find], Sequence[Index]] | None = None,
     group: str | None = None,
     vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
@@ -100,7 +100,7 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- the data, and its frozen parts
     return TableDataset(data, columns, model, form, indices)
 
 
-def format_of(data: DataSpec, columns: Columns | None, files: Files) -> Format:
+def format_of(data: DataSpec, columns: Columns | None, files: Uris) -> Format:
     """Return a reader of some columns of `data`, or of all (None). Raises DataError and OSError of the user's code."""
     if data.entrypoint is not None:
         return UserFormat(data.entrypoint, data.uri, columns)
@@ -109,7 +109,7 @@ def format_of(data: DataSpec, columns: Columns | None, files: Files) -> Format:
     return TextFormat(files, dialect_of(data), columns)
 
 
-def index_data(data: DataSpec, form: Format, files: Files) -> Sequence[Index]:
+def index_data(data: DataSpec, form: Format, files: Uris) -> Sequence[Index]:
     """Find the blocks of `data`. Raises DataError, and what `files` raise."""
     if data.entrypoint is not None:
         return index_files((data.entrypoint,), form)
@@ -150,7 +150,7 @@ def evaluation_data(job: JobSpec) -> DataSpec | None:
 
 def open_evaluation(
     job: JobSpec,
-    files: Files,
+    files: Uris,
     frozen: Callable[[Find], Sequence[Index]] | None = None,
     vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
 ) -> Dataset:

@@ -16,7 +16,6 @@ import pyarrow.csv
 from cpr_trainer.data.files import (
     HEAD_BYTES,
     Block,
-    Files,
     Index,
     OpenFiles,
     Parsed,
@@ -27,6 +26,7 @@ from cpr_trainer.data.files import (
 )
 from cpr_trainer.data.schema import Columns, Dialect, check_names
 from cpr_trainer.errors import DataError
+from cpr_trainer.store import Uris
 
 #: About 35 000 lines of Criteo: large enough for numpy, small enough for a processor's cache. Bounds a line's length.
 BLOCK_BYTES = 8 * 2**20
@@ -48,7 +48,7 @@ class TextFormat:
     Every cell keeps the bytes of the file; categories come as dictionaries.
     """
 
-    def __init__(self, files: Files, dialect: Dialect, columns: Columns | None) -> None:
+    def __init__(self, files: Uris, dialect: Dialect, columns: Columns | None) -> None:
         self._files = files
         self._dialect = dialect
         self._columns = columns

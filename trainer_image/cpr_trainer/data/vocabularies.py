@@ -22,11 +22,12 @@ from cpr_contract.model import ModelSpec, TableSpec
 from cpr_contract.spec import DataSpec
 from cpr_trainer.data import text
 from cpr_trainer.data.decode import cells_of
-from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Files, Format, Index, content_errors, is_outage
+from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, content_errors, is_outage
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.reader import layout_of
 from cpr_trainer.data.schema import Columns, as_texts, is_category
 from cpr_trainer.errors import DataError, TrainerError
+from cpr_trainer.store import Uris
 from cprjob_serving.vocabulary import Vocabulary
 
 #: By the name of their table.
@@ -43,7 +44,7 @@ def find_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and it
     data: DataSpec,
     model: ModelSpec,
     columns: Columns,
-    files: Files,
+    files: Uris,
     form: Format,
     indices: Sequence[Index],
     poll_interrupts: Callable[[], None],
@@ -72,7 +73,7 @@ def find_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and it
     return found
 
 
-def read_vocabulary(uri: str, files: Files, field: str) -> Vocabulary:
+def read_vocabulary(uri: str, files: Uris, field: str) -> Vocabulary:
     """Read a file of values. Raises DataError, which names `field`, and what `files` raise."""
     try:
         with files.open(uri, files.version(uri)) as stream:
