@@ -4,7 +4,7 @@ Reads from its environment:
 
 CPR_OPERATOR_NAMESPACES          the namespaces that it serves, separated by commas (empty: all)
 CPR_OPERATOR_HTTP_PORT           its port (8080)
-CPR_OPERATOR_LEASE               NAMESPACE/NAME of the Lease by which one of several operators leads (default/cprjob)
+CPR_OPERATOR_LEASE               NAMESPACE/NAME of the Lease that elects one of several operators (default/cprjob)
 CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port of jobs' pods
 CPR_OPERATOR_REPORT_PEERS        others that reach it: a JSON list of NetworkPolicyPeers
 CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)

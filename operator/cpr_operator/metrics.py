@@ -170,7 +170,7 @@ class Metrics:
             buckets=RECOVERY_BUCKETS_S,
             registry=self._registry,
         )
-        self.leading = Gauge("cprjob_leader", "1 for the operator that leads.", registry=self._registry)
+        self.leading = Gauge("cprjob_leader", "1 for the elected operator.", registry=self._registry)
         text = "Requests to the API server that the rate limit defers."
         self._waiting = Gauge("cprjob_requests_waiting", text, registry=self._registry)
         self._registry.register(self._gauges)

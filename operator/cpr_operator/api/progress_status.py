@@ -35,7 +35,7 @@ class HeldOut(Model):
     """An evaluation on held-out rows, of the first label."""
 
     step: Count
-    """The step whose model was scored."""
+    """The step of the model that was scored."""
     samples: Count
     """The samples that it was trained on."""
     scored: Count
@@ -84,7 +84,7 @@ class Progress(Model):
     """Other metrics over the same samples, by name: calibration of a single label, or LABEL.auc, LABEL.logloss and
     LABEL.calibration of several, and the network's own metrics."""
     held_out: HeldOut | None = None
-    """The last evaluation on held-out rows, if spec.evaluation asks for any."""
+    """The last evaluation on held-out rows, if spec.evaluation requests any."""
     eta_seconds: Seconds | None = None
     """Expected remaining time at the present speed."""
     degraded_samples: Count = 0

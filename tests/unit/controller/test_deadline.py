@@ -213,7 +213,7 @@ async def test_recovery_deadline_does_not_count_while_training_continues_or_a_re
     assert await phases_within(driver, 60) == {"Recovering"}, "it restores"
     driver = await recovering("trainer")
     lose_answers(driver, 10**6)
-    assert await phases_within(driver, 60) == {"Recovering"}, "nobody knows whether it trains"
+    assert await phases_within(driver, 60) == {"Recovering"}, "it is unknown whether it trains"
 
 
 async def phases_within(driver: Simulation, seconds: float) -> set[str]:

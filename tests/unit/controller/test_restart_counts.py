@@ -215,7 +215,7 @@ async def test_other_shards_go_back_to_an_earlier_anchor_without_one_of_the_susp
 
 
 async def test_a_shard_killed_before_its_first_save_comes_back_from_the_anchor_of_other_shards() -> None:
-    finished = await live("resumed with more shards, of which one is killed at once")
+    finished = await live("resumed with more shards, and one is killed at once")
     assert (finished.status.counters.generation, lost(finished), missing_portion(finished)) == (2, (0, 0, 0), 0)
     assert [shard.incarnation for shard in finished.status.shards] == [2, 2, 3]
 

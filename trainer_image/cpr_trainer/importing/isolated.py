@@ -47,7 +47,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The tensors of an index; or the type and shape of the tensor whose values follow; or an error."""
+    """The tensors of an index; or the type and shape of a tensor, followed by its values; or an error."""
 
     tensors: tuple[IndexedTensor, ...] = ()
     dtype: str = ""

@@ -228,7 +228,7 @@ def _open_spill(environment: Environment, file: ResumeFile | None) -> tuple[Spil
             SPILL_UNAVAILABLE,
             f"spec.recovery.replay.spill asks for {size_bytes} bytes on the scratch volume, and has none: "
             f"{error.strerror}. The oldest pushes go as soon as the memory for them is full.",
-            "Free the disk of the node, or ask for less in a new job.",
+            "Free the disk of the node, or request less in a new job.",
         )
         _LOG.warning("%s %s", problem.message, problem.remedy)
         return None, problem
