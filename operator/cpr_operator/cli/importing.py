@@ -73,7 +73,7 @@ def show(imported: Imported, console: Console) -> None:
     for each in imported.tables:
         if each.ids == "RowNumber":
             continue
-        rows = f"the ids whose hash ({each.ids}) is r modulo {each.wanted_rows}"
+        rows = f"the ids with a hash ({each.ids}) of r modulo {each.wanted_rows}"
         if each.ids == "Vocabulary":
             rows = "the r-th value of its vocabulary, and row 0 all other ids"
         assumption = f"Row r of {each.name} has {rows}: make sure that it was trained so."
