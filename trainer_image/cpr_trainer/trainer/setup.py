@@ -38,9 +38,6 @@ class Setup:
     job: JobSpec
     rank: int
     incarnation: int
-    key: bytes
-    address: str
-    port_base: int
     store: Store
     dataset: Dataset
     order: BatchOrder
@@ -107,9 +104,6 @@ class Setup:
             job=job,
             rank=roster.index,
             incarnation=roster.incarnation,
-            key=environment.key,
-            address=environment.address,
-            port_base=environment.port_base,
             store=store,
             dataset=dataset,
             order=order,
@@ -142,11 +136,6 @@ class Setup:
         if spec is None or spec.early_stop is None:
             return self.last_step
         return next_evaluation(step, spec.every, self.order.batch_size, self.last_step)
-
-    def evaluation_due(self, state: DenseState) -> bool:
-        """Return whether the model at the present barrier is to be evaluated before it is saved."""
-        step = state.done
-        return self.early_stop is not None and state.early_stop_state.step < step == self.next_barrier(step - 1)
 
     def samples_at(self, step: int) -> int:
         """Samples of the steps up to and including `step`."""

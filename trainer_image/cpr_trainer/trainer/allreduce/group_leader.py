@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
-from torch import Tensor
-
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entries, Entry
-from cpr_trainer.trainer.allreduce.group import Form, Go, Group, Hello, Provide, Replica, StateAgreement, agree_on_state
+from cpr_trainer.trainer.allreduce.collective import TIMEOUT, ConnectedGroup, Entries, Entry
+from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica, StateAgreement, agree_on_state
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind, Received
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterrupts
@@ -18,23 +16,17 @@ from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterr
 _DISMISS_TIMEOUT_S = 2.0
 
 
-class GroupLeader(Group):
-    """The `Group` of the trainer that the roster names leader. Without `sums` it only admits and joins members."""
+class GroupLeader(ConnectedGroup):
+    """The `Group` of the trainer that the roster names leader."""
 
     def __init__(
         self, listener: PeerListener, liveness: PeerLiveness, roster: TrainerRoster, *, sums: bool = True
     ) -> None:
-        super().__init__()
-        self._listener = listener
-        self._liveness = liveness
-        self._roster = roster
-        self._sums = sums
+        super().__init__(listener, liveness, roster, sums=sums)
         self._others = {peer.index: peer for peer in roster.trainers if peer.index != roster.index}
         self._arrived: dict[int, tuple[Hello, Channel]] = {}
         self._members: dict[int, Channel] = {}
         self._ready: dict[int, int] = {}
-        self._waiting = False
-        self._collective: Collective | None = None
 
     @property
     def members(self) -> dict[int, Channel]:
@@ -59,12 +51,6 @@ class GroupLeader(Group):
         self._ready.clear()
         self._send_all(Frame(Kind.GO, self._listener.rank, go.step, go.cut_step))
         return go
-
-    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        if self._collective is None:
-            raise GroupBroken("no group was built")
-        self._collective.sum(tensors, poll_interrupts)
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
@@ -110,9 +96,7 @@ class GroupLeader(Group):
 
     def _disband(self) -> None:
         """Close all members' connections; each member connects again."""
-        if self._collective:
-            self._collective.leave()
-            self._collective = None
+        self._leave_collective()
         for channel in self._members.values():
             self._listener.drop(channel)
         self._members = {}
@@ -131,14 +115,7 @@ class GroupLeader(Group):
         self._share_state(agreement, replica, provide, poll_interrupts)
         form = Form(replica.done, survivors=agreement.source is not None)
         self._send_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
-        if self._sums:
-            self._collective = Collective(
-                lambda own: self._exchange_addresses(own, poll_interrupts),
-                self._listener.rank,
-                1 + len(self._members),
-                self._listener.address,
-            )
-            self._collective.prove(self._listener.pair_proofs(self._roster.counters), poll_interrupts)
+        self._build(lambda own: self._exchange_addresses(own, poll_interrupts), 1 + len(self._members), poll_interrupts)
         return form.survivors
 
     def _share_state(
