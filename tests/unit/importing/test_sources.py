@@ -26,10 +26,9 @@ from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.importing import sources
 from cpr_trainer.importing.checkpoint_index import IndexedTensor, Part
-from cpr_trainer.importing.dcp import open_checkpoint
 from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
 from cpr_trainer.importing.pickles import Global, PickleError, Record, decode
-from cpr_trainer.importing.sources import opened
+from cpr_trainer.importing.sources import open_checkpoint, opened
 from cpr_trainer.importing.tensors import SourceError
 from cpr_trainer.store import Uris, Version
 

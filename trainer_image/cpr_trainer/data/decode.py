@@ -169,30 +169,26 @@ def _last(lists: Any, lengths: Ints, most: int | None) -> tuple[Any, Ints, NDArr
 
 def _single_ids(column: Any, used: Input) -> Int32s:
     """Return the row in its table of each cell, int32 [n], `NO_ROW` if it has none: each text is looked up once."""
-    if used.table.ids == "RowNumber" and pa.types.is_integer(column.type):
-        found = [rows_of_integers(chunk, used.table) for chunk in column.chunks]
-    else:
-        found = [_rows_of_chunk(chunk, used) for chunk in column.chunks]
-    return np.concatenate([np.empty(0, np.int64), *found]).astype(np.int32)
-
-
-def _rows_of_chunk(chunk: Any, used: Input) -> Ints:
-    """Return the rows of an array of texts or numbers, int64 [n]: a null is the empty text."""
-    coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-    texts, wrong = canonical(coded.dictionary) if used.integers else (as_texts(coded.dictionary), None)
-    with_absent, target = pa.concat_arrays([texts, pa.array([b""])]), used.table
-    if target.ids == "RowNumber":
-        known = rows_of_texts(with_absent, target)
-    elif used.vocabulary is not None:
-        known = used.vocabulary.rows(Cells.of_arrow(with_absent))
-        if target.out_of_range == "DefaultRow":
-            known[known == NO_ROW] = DEFAULT_ROW
-    else:
-        known = table_rows(hashes(Cells.of_arrow(with_absent), target.ids, target.hash_seed), target.rows)
-    if wrong is not None:
-        known[:-1][wrong] = NO_ROW
-    rows: Ints = known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
-    return rows
+    target, found = used.table, [np.empty(0, np.int64)]
+    for chunk in column.chunks:
+        if target.ids == "RowNumber" and pa.types.is_integer(chunk.type):
+            found.append(rows_of_integers(chunk, target))
+            continue
+        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        texts, wrong = canonical(coded.dictionary) if used.integers else (as_texts(coded.dictionary), None)
+        with_absent = pa.concat_arrays([texts, pa.array([b""])])  # A null is the empty text.
+        if target.ids == "RowNumber":
+            known = rows_of_texts(with_absent, target)
+        elif used.vocabulary is not None:
+            known = used.vocabulary.rows(Cells.of_arrow(with_absent))
+            if target.out_of_range == "DefaultRow":
+                known[known == NO_ROW] = DEFAULT_ROW
+        else:
+            known = table_rows(hashes(Cells.of_arrow(with_absent), target.ids, target.hash_seed), target.rows)
+        if wrong is not None:
+            known[:-1][wrong] = NO_ROW
+        found.append(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
+    return np.concatenate(found).astype(np.int32)
 
 
 def _expected_id(used: Input) -> str:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cpr_contract.codec import to_json
-from cpr_contract.model import TableSpec
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.data.decode import decode, split_bags
@@ -169,27 +168,26 @@ def _spelling_advice(summaries: Mapping[str, ColumnSummary], used: Columns | Non
 def _advice(used: Columns, columns: Sequence[ColumnStats]) -> tuple[str, ...]:
     """Return possible improvements of the job's tables, in the order of their columns' uses."""
     stats = {each.name: each for each in columns}
-    found = (_hashing_advice(stats[each.column], each.table) for each in used.inputs if each.column in stats)
-    return tuple(dict.fromkeys(advice for advice in found if advice is not None))
-
-
-def _hashing_advice(column: ColumnStats, table: TableSpec) -> str | None:
-    """Return advice if ids are hashed that may be the numbers of rows; otherwise None."""
-    if table.ids in {"RowNumber", "Vocabulary"} or not _INTEGERS.fullmatch(column.kind):
-        return None
-    low, high = column.lowest, column.highest
-    if low is None or high is None or low < 0 or high >= table.rows:
-        return None
-    ids = column.distinct or 0
-    # The expected number of rows that these ids have, each at random.
-    hit = round(table.rows * -math.expm1(-ids / table.rows))
-    missing = column.missing and column.bag_mean is None
-    absent = " and outOfRange: DefaultRow, because some are missing" if missing else ""
-    return (
-        f"Column {column.name} has integers from {low:.0f} to {high:.0f}, which are rows of table {table.name}. "
-        f"Hashed, its {ids:,} different ids share about {hit:,} rows. "
-        f"State ids: RowNumber in spec.model.tables{absent}."
-    )
+    found: list[str] = []
+    for each in used.inputs:
+        column, table = stats.get(each.column), each.table
+        # Hashed ids that may be the numbers of rows.
+        if column is None or table.ids in {"RowNumber", "Vocabulary"} or not _INTEGERS.fullmatch(column.kind):
+            continue
+        low, high = column.lowest, column.highest
+        if low is None or high is None or low < 0 or high >= table.rows:
+            continue
+        ids = column.distinct or 0
+        # The expected number of rows that these ids have, each at random.
+        hit = round(table.rows * -math.expm1(-ids / table.rows))
+        missing = column.missing and column.bag_mean is None
+        absent = " and outOfRange: DefaultRow, because some are missing" if missing else ""
+        found.append(
+            f"Column {column.name} has integers from {low:.0f} to {high:.0f}, which are rows of table {table.name}. "
+            f"Hashed, its {ids:,} different ids share about {hit:,} rows. "
+            f"State ids: RowNumber in spec.model.tables{absent}."
+        )
+    return tuple(dict.fromkeys(found))
 
 
 class ColumnSummary:
@@ -238,26 +236,22 @@ class ColumnSummary:
         present = pc.greater(pc.binary_length(texts), 0)
         absent = np.append(~present.to_numpy(zero_copy_only=False), True)
         self._missing += int(absent[coded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)].sum())
+        texts = texts.filter(present)
         if self._distinct is not None:
-            self._distinct.add(Cells.of_arrow(texts.filter(present)).hashes())
+            self._distinct.add(Cells.of_arrow(texts).hashes())
         if of_texts or pa.types.is_integer(values.type):
-            self.spellings.add(texts.filter(present))
-        if of_texts:
-            self._add_texts(texts.filter(present))
-        else:
+            self.spellings.add(texts)
+        if not of_texts:
             self._kind = str(values.type)
             if is_number(values.type):
                 self._widen(values)
-
-    def _add_texts(self, texts: Any) -> None:
-        if self._kind == "text" or not len(texts):
-            return
-        kind = next((kind for kind, to in _NUMERIC_TEXTS if _can_be(texts.cast, to)), "text")
-        self._kind = max(self._kind, kind, key=_KINDS.index)
-        if self._kind == "text":
-            self._range = None
-        else:
-            self._widen(texts)
+        elif self._kind != "text" and len(texts):
+            kind = next((kind for kind, to in _NUMERIC_TEXTS if _can_be(texts.cast, to)), "text")
+            self._kind = max(self._kind, kind, key=_KINDS.index)
+            if self._kind == "text":
+                self._range = None
+            else:
+                self._widen(texts)
 
     def _widen(self, values: Any) -> None:
         bounds = pc.min_max(values.cast(pa.float64(), safe=False))
