@@ -117,7 +117,7 @@ def main() -> None:
     seed(model, job)
     optimizer = _DENSE[job.model.dense_optimizer.kind](dense.parameters(), job.model.dense_optimizer.learning_rate)
     names = [table.name for table in job.model.tables]
-    with closing(open_trace(rank)) as trace, open_batches(job, rank, processes) as batches:
+    with closing(open_trace(rank)) as trace, closing(open_batches(job, rank, processes)) as batches:
         for step, batch in batches:
             ids = _keyed(names, batch)
             trace.lap("data")

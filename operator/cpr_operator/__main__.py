@@ -4,7 +4,7 @@ Reads from its environment:
 
 CPR_OPERATOR_NAMESPACES          the namespaces that it serves, separated by commas (empty: all)
 CPR_OPERATOR_HTTP_PORT           its port (8080)
-CPR_OPERATOR_LEASE               NAMESPACE/NAME of the Lease by which one of several operators leads (default/cprjob)
+CPR_OPERATOR_LEASE               NAMESPACE/NAME of the Lease that elects one of several operators (default/cprjob)
 CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port of jobs' pods
 CPR_OPERATOR_REPORT_PEERS        others that reach it: a JSON list of NetworkPolicyPeers
 CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
@@ -52,11 +52,13 @@ async def operate(configuration: Configuration) -> None:
         server = ApiServer(await load_configuration())
     except ConfigException as error:
         raise ConfigurationError(f"no access to a cluster: {error}; set KUBECONFIG, or run in a pod") from error
+    # Its seconds include those while the process is stopped and, on Linux, while the machine sleeps.
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     elector = Elector(
         ClusterLeases(server, *configuration.lease),
         new_identity(),
-        clock=boot_clock,
-        stamp=time_of_day,
+        clock=lambda: time.clock_gettime(boot_clock),
+        stamp=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         rng=random.Random(),
     )
     metrics = Metrics()
@@ -73,25 +75,10 @@ async def operate(configuration: Configuration) -> None:
         await server.close()
 
 
-def boot_clock() -> float:
-    """Seconds, which include those while the process is stopped and, on Linux, while the machine sleeps."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def time_of_day() -> str:
-    """The present time in the format of a Lease."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def tune_gc() -> None:
-    """Collect garbage more rarely, and never among the modules that are loaded now."""
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-
-
 def main(environ: Mapping[str, str]) -> int:
     """Run the operator; returns the exit code."""
-    tune_gc()
+    gc.freeze()  # never collect among the modules that are loaded now
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         set_up_logs(environ)
         asyncio.run(operate(Configuration.read(environ)))

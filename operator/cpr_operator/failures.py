@@ -21,7 +21,7 @@ from typing import TypeVar
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import ExitCode, Problem, SaveRef
 from cpr_contract.roster import AnchorRef
-from cpr_operator.cluster.views import STARTING, BlockingContainer, PodView, PodWarning
+from cpr_operator.cluster.views import STARTING, BlockingContainer, PodView
 
 T = TypeVar("T")
 
@@ -164,7 +164,13 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
         return _vanished()
     if _finished(pod):
         return None
-    return _disrupted(pod) or _by_status_reason(pod) or _terminated(pod) or _leaving(pod) or _trouble(pod)
+    return _by_cluster(pod) or _terminated(pod) or _leaving(pod) or _trouble(pod)
+
+
+def failure_of(pod: PodView | None) -> Failure | None:
+    """The failure of a known pod, if it has failed."""
+    happened = classify(pod)
+    return happened if isinstance(happened, Failure) else None
 
 
 def hung(reporters: tuple[str, ...], same_node: str = "") -> Failure:
@@ -185,13 +191,6 @@ def restarted(pod: PodView) -> Failure:
     return end or Failure(Kind.CRASHED, "Restarted", "the container ended", ended=False)
 
 
-def memory_lost(pod: PodView) -> Failure:
-    """The failure of a container that restarted without the memory of the last one, as older images do."""
-    return replace(
-        restarted(pod), reason="MemoryLost", message="the container restarted without its memory", ended=False
-    )
-
-
 def _vanished() -> Failure:
     return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and its end was not observed", ended=True)
 
@@ -203,18 +202,12 @@ def _finished(pod: PodView) -> bool:
     return pod.container.exit_code == ExitCode.OK and pod.container.reason != OOM_KILLED
 
 
-def _disrupted(pod: PodView) -> Failure | None:
-    """Line 1. The condition alone is no failure, because a refused eviction leaves it on a healthy pod."""
-    leaving = pod.ended or pod.phase == "Failed" or pod.deleting_until is not None
-    if not pod.disruption or not leaving:
-        return None
-    return _with_container(
-        Kind.DISRUPTION, pod.disruption, pod.message or f"the pod is disrupted: {pod.disruption}", pod
-    )
-
-
-def _by_status_reason(pod: PodView) -> Failure | None:
-    """Line 2. Such pods may have no container status."""
+def _by_cluster(pod: PodView) -> Failure | None:
+    """Lines 1 and 2. Such pods may have no container status."""
+    # The condition alone is no failure, because a refused eviction leaves it on a healthy pod.
+    if pod.disruption and (pod.ended or pod.phase == "Failed" or pod.deleting_until is not None):
+        message = pod.message or f"the pod is disrupted: {pod.disruption}"
+        return _with_container(Kind.DISRUPTION, pod.disruption, message, pod)
     kind = Kind.REJECTED if pod.reason.startswith(_OUT_OF) else _BY_STATUS_REASON.get(pod.reason)
     if kind is None:
         return None
@@ -229,7 +222,7 @@ def _terminated(pod: PodView) -> Failure | None:
     if container.reason == OOM_KILLED:  # seen with exit codes 137 and 0
         message = "the container ran out of memory; raise its limit in the pod template"
         return _with_container(Kind.OOM_KILLED, container.reason, message, pod)
-    kind, message = _kind_of_exit(pod, container.exit_code), _exit_message(container.exit_code)
+    kind, message = _exit(container.exit_code, deleting=pod.deleting_until is not None)
     if container.message.startswith(_PROBLEM):  # a kubelet cut it, or else it replaces this message
         message = f"{message}: {container.message[:_SHOWN_CHARS]}"
     failure = _with_container(kind, container.reason or kind, message, pod)
@@ -254,27 +247,15 @@ def _leaving(pod: PodView) -> Failure | None:
     return Failure(Kind.DELETED, "Deleted", "the pod is being deleted", ended=False)
 
 
-def _kind_of_exit(pod: PodView, code: int | None) -> Kind:
+def _exit(code: int | None, *, deleting: bool) -> tuple[Kind, str]:
+    """The kind and the message of a process's end. The exit code 128 + n of a shell stands for signal n."""
     if code is None:
-        return Kind.CRASHED
-    if code in _BY_EXIT:
-        return _BY_EXIT[code]
-    if code in _DELETION_SIGNALS and pod.deleting_until is not None:
-        return Kind.DELETED
-    return Kind.KILLED if _signal_name(code) else Kind.CRASHED
-
-
-def _signal_name(code: int) -> str:
-    """The name of the signal n of a shell's exit code 128 + n; empty for other codes."""
-    number = code - _SIGNAL_BASE
-    return signal.Signals(number).name if number in {int(one) for one in signal.Signals} else ""
-
-
-def _exit_message(code: int | None) -> str:
-    if code is None:
-        return "the process ended, and its exit code is unknown"
-    name = _signal_name(code)
-    return f"the process was killed by {name}" if name else f"the process ended with exit code {code}"
+        return Kind.CRASHED, "the process ended, and its exit code is unknown"
+    name = next((one.name for one in signal.Signals if one == code - _SIGNAL_BASE), "")
+    kind = _BY_EXIT.get(code, Kind.KILLED if name else Kind.CRASHED)
+    if code in _DELETION_SIGNALS and deleting:
+        kind = Kind.DELETED
+    return kind, f"the process was killed by {name}" if name else f"the process ended with exit code {code}"
 
 
 def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Failure:
@@ -289,15 +270,15 @@ def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Fail
         message,
         ended=True,
         exit_code=container.exit_code,
-        save=_document(SaveRef, container.message) if flushed else None,
-        anchor=_document(AnchorRef, container.message) if flushed else None,
-        problem=None if flushed else _document(Problem, container.message),
+        save=document(SaveRef, container.message) if flushed else None,
+        anchor=document(AnchorRef, container.message) if flushed else None,
+        problem=None if flushed else document(Problem, container.message),
         unprompted=kind is Kind.FLUSHED and pod.deleting_until is None,
     )
 
 
-def _document(cls: type[T], text: str) -> T | None:
-    """A document from the termination message; None for anything else, such as the output of a crash."""
+def document(cls: type[T], text: str) -> T | None:
+    """A document from a termination message; None for anything else, such as the output of a crash."""
     try:
         return from_json(cls, text)
     except ContractError:
@@ -307,11 +288,6 @@ def _document(cls: type[T], text: str) -> T | None:
 def _blocked_by(container: BlockingContainer) -> str:
     ended = "" if container.exit_code is None else f" (it ended with exit code {container.exit_code})"
     return f"container {container.name}: {container.message or container.reason}{ended}"
-
-
-def warned(warning: PodWarning) -> Trouble:
-    """The trouble of a pod that does not start, by its newest Warning event, if its containers have no reason."""
-    return Trouble(warning.reason, warning.message, "correct what the message names; the kubelet tries again")
 
 
 def _trouble(pod: PodView) -> Trouble | None:

@@ -89,12 +89,7 @@ def length(ranges: Iterable[tuple[int, int]]) -> int:
     return sum(end - first for first, end in union(ranges))
 
 
-def add(ledger: Ledger, shard: int, ranges: Iterable[tuple[int, int]]) -> Ledger:
-    """Return the ledger with these samples lost on one shard. Adding them again changes nothing."""
-    return add_by_shard(ledger, {shard: ranges})
-
-
-def add_by_shard(ledger: Ledger, lost: Mapping[int, Iterable[tuple[int, int]]]) -> Ledger:
+def add(ledger: Ledger, lost: Mapping[int, Iterable[tuple[int, int]]]) -> Ledger:
     """Return the ledger with these samples lost on each of these shards. Adding them again changes nothing."""
     return _charged(ledger, tuple(tuple(lost.get(index, ())) for index in range(len(ledger.lost))))
 

@@ -6,7 +6,7 @@ that a job already had when the operator first saw it were counted before its st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import get_args
 
@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cpr_operator.api.member_status import SparePhase
-from cpr_operator.api.status import Budget, Condition, ConditionType, FailureRecord, Status
+from cpr_operator.api.status import Budget, ConditionType, FailureRecord, Status
 
 #: The labels of a job. Prometheus has the label `job` for its own targets.
 JOB = ("namespace", "cprjob")
@@ -50,8 +50,8 @@ def _of_budget(name: str, text: str, value: Callable[[Budget], float]) -> _Gauge
     return _one(name, text, lambda s: None if s.budget is None else value(s.budget))
 
 
-def _true(conditions: Iterable[Condition]) -> _Values:
-    true = {each.type for each in conditions if each.status == "True"}
+def _conditions(status: Status) -> _Values:
+    true = {each.type for each in status.conditions if each.status == "True"}
     return tuple((kind, float(kind in true)) for kind in get_args(ConditionType))
 
 
@@ -71,7 +71,7 @@ def _by_score_group(status: Status) -> _Values:
 
 GAUGES = (
     _Gauge("cprjob_phase", "1 for the phase that the job is in.", lambda s: ((s.phase, 1.0),), "phase"),
-    _Gauge("cprjob_condition", "1 while the condition is True.", lambda s: _true(s.conditions), "condition"),
+    _Gauge("cprjob_condition", "1 while the condition is True.", _conditions, "condition"),
     _one("samples", "Samples trained.", lambda s: s.progress.samples),
     _one("total_samples", "Samples in all; 0 until the data is read.", lambda s: s.progress.total_samples),
     _one("degraded_samples", "Samples trained while a shard was unavailable.", lambda s: s.progress.degraded_samples),
@@ -132,23 +132,11 @@ class JobGauges(Collector):
     """
 
     def __init__(self) -> None:
-        self._jobs: dict[Key, tuple[_Values, ...]] = {}
-
-    def set(self, key: Key, status: Status) -> None:
-        """Set the gauges of a job by its status."""
-        self._jobs[key] = tuple(gauge.read(status) for gauge in GAUGES)
-
-    def drop(self, key: Key) -> None:
-        """Remove a deleted job."""
-        self._jobs.pop(key, None)
-
-    def keys(self) -> tuple[Key, ...]:
-        """Namespace and name of all jobs with metrics."""
-        return tuple(self._jobs)
+        self.jobs: dict[Key, tuple[_Values, ...]] = {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See `Collector`."""
-        jobs = list(self._jobs.items())
+        jobs = list(self.jobs.items())
         for number, gauge in enumerate(GAUGES):
             labels = (*JOB, gauge.label) if gauge.label else JOB
             family = GaugeMetricFamily(gauge.name, gauge.text, labels=labels)
@@ -163,7 +151,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._records: dict[tuple[str, str], dict[_Record, FailureRecord]] = {}
+        self._records: dict[Key, dict[_Record, FailureRecord]] = {}
         self._gauges = JobGauges()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -182,7 +170,7 @@ class Metrics:
             buckets=RECOVERY_BUCKETS_S,
             registry=self._registry,
         )
-        self.leading = Gauge("cprjob_leader", "1 for the operator that leads.", registry=self._registry)
+        self.leading = Gauge("cprjob_leader", "1 for the elected operator.", registry=self._registry)
         text = "Requests to the API server that the rate limit defers."
         self._waiting = Gauge("cprjob_requests_waiting", text, registry=self._registry)
         self._registry.register(self._gauges)
@@ -199,27 +187,9 @@ class Metrics:
     def observe_status(self, namespace: str, job: str, status: Status) -> None:
         """Set the gauges of a job, and count its new failures."""
         key = (namespace, job)
-        self._gauges.set(key, status)
-        self._count_failures(key, status.failures)
-
-    def forget(self, namespace: str, job: str) -> None:
-        """Remove the metrics of a deleted job."""
-        self._gauges.drop((namespace, job))
-        for counter in (self._failures, self._rebuilt):
-            counter.remove_by_labels({"namespace": namespace, "cprjob": job})
-        self._records.pop((namespace, job), None)
-
-    def jobs(self) -> tuple[tuple[str, str], ...]:
-        """Namespace and name of all jobs with metrics."""
-        return self._gauges.keys()
-
-    def text(self) -> bytes:
-        """Everything in Prometheus' text format."""
-        return generate_latest(self._registry)
-
-    def _count_failures(self, key: tuple[str, str], failures: tuple[FailureRecord, ...]) -> None:
+        self._gauges.jobs[key] = tuple(gauge.read(status) for gauge in GAUGES)
         now: dict[_Record, FailureRecord] = {
-            (each.role, each.index, each.incarnation, each.process): each for each in failures
+            (each.role, each.index, each.incarnation, each.process): each for each in status.failures
         }
         before = self._records.get(key, now)
         self._records[key] = now
@@ -231,3 +201,18 @@ class Metrics:
                 self._rebuilt.labels(*key).inc()
             if failure.recovery_seconds is not None and (seen is None or seen.recovery_seconds is None):
                 self._recovery_s.labels(failure.role, failure.action).observe(failure.recovery_seconds)
+
+    def forget(self, namespace: str, job: str) -> None:
+        """Remove the metrics of a deleted job."""
+        self._gauges.jobs.pop((namespace, job), None)
+        for counter in (self._failures, self._rebuilt):
+            counter.remove_by_labels({"namespace": namespace, "cprjob": job})
+        self._records.pop((namespace, job), None)
+
+    def jobs(self) -> tuple[Key, ...]:
+        """Namespace and name of all jobs with metrics."""
+        return tuple(self._gauges.jobs)
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -100,12 +100,12 @@ def test_new_jobs_wait_while_the_crd_is_of_another_release(
 
 @contextmanager
 def two_operators(server: ApiServer, folder: Path, lease: str) -> Iterator[tuple[Operator, Operator]]:
-    """The leader and the standby, each another user."""
-    with operator(server, folder / "leader.log", lease) as leader:
-        until(lambda: leader.role == "leader", folder / "leader.log")
+    """The elected operator and the standby, each another user."""
+    with operator(server, folder / "elected.log", lease) as elected:
+        until(lambda: elected.role == "leader", folder / "elected.log")
         with operator(server, folder / "standby.log", lease, USERS[1]) as standby:
             until(lambda: standby.role == "standby", folder / "standby.log")
-            yield leader, standby
+            yield elected, standby
 
 
 def delete_pod(client: httpx.Client, job: str, role: str) -> None:
@@ -121,23 +121,21 @@ def transitions(client: httpx.Client, lease: str) -> int:
     return count
 
 
-def test_standby_takes_over_from_a_leader_that_is_killed(
-    server: ApiServer, client: httpx.Client, tmp_path: Path
-) -> None:
+def test_standby_takes_over_from_a_killed_operator(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
     with two_operators(server, tmp_path, "killed") as both:
         client.post(JOBS, json=document("killed")).raise_for_status()
-        until(lambda: len(pods_of(client, "killed")) == 3, tmp_path / "leader.log")
+        until(lambda: len(pods_of(client, "killed")) == 3, tmp_path / "elected.log")
         # On a busy machine the lease may have gone to the other one by now.
         before = transitions(client, "killed")
-        leader, standby = reversed(both) if before % 2 else both
+        elected, standby = reversed(both) if before % 2 else both
         assert before or server.writes(USERS[1]) == []
-        assert "cprjob_leader 1.0" in leader.metrics()
+        assert "cprjob_leader 1.0" in elected.metrics()
         assert "cprjob_leader 0.0" in standby.metrics()
-        leader.process.kill()
+        elected.process.kill()
         killed = time.monotonic()
         delete_pod(client, "killed", "trainer")
         until(lambda: "trainer-0-2" in pods_of(client, "killed"), tmp_path / "standby.log")
-        print(f"replaced {time.monotonic() - killed:.1f} s after the leader was killed")
+        print(f"replaced {time.monotonic() - killed:.1f} s after the elected one was killed")
         assert standby.role == "leader"
         assert "cprjob_leader 1.0" in standby.metrics()
         assert transitions(client, "killed") == before + 1
@@ -145,41 +143,41 @@ def test_standby_takes_over_from_a_leader_that_is_killed(
 
 
 def rests(server: ApiServer) -> bool:
-    """Return whether the leader writes only its lease: a request under way could still arrive."""
+    """Return whether the elected operator writes only its lease: a request under way could still arrive."""
     before = [each for each in server.writes(USERS[0]) if "/leases/" not in each]
     time.sleep(1.5)
     return before == [each for each in server.writes(USERS[0]) if "/leases/" not in each]
 
 
-def test_stopped_leader_that_continues_writes_nothing(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
-    with two_operators(server, tmp_path, "stopped") as (leader, standby):
+def test_operator_that_was_stopped_writes_nothing(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
+    with two_operators(server, tmp_path, "stopped") as (elected, standby):
         client.post(JOBS, json=document("stopped")).raise_for_status()
-        until(lambda: len(pods_of(client, "stopped")) == 3, tmp_path / "leader.log")
-        until(lambda: rests(server), tmp_path / "leader.log")
-        leader.process.send_signal(signal.SIGSTOP)
+        until(lambda: len(pods_of(client, "stopped")) == 3, tmp_path / "elected.log")
+        until(lambda: rests(server), tmp_path / "elected.log")
+        elected.process.send_signal(signal.SIGSTOP)
         until(lambda: standby.role == "leader", tmp_path / "standby.log")
         delete_pod(client, "stopped", "trainer")
         until(lambda: "trainer-0-2" in pods_of(client, "stopped"), tmp_path / "standby.log")
         written, taken = server.writes(USERS[0]), transitions(client, "stopped")
         standby.process.send_signal(signal.SIGSTOP)  # so that no other replica does the work
         delete_pod(client, "stopped", "shard")
-        leader.process.send_signal(signal.SIGCONT)
-        until(lambda: leader.role == "standby", tmp_path / "leader.log")
+        elected.process.send_signal(signal.SIGCONT)
+        until(lambda: elected.role == "standby", tmp_path / "elected.log")
         assert server.writes(USERS[0]) == written
         standby.process.send_signal(signal.SIGCONT)
         until(lambda: "shard-0-2" in pods_of(client, "stopped"), tmp_path / "standby.log")
         # The lease has run out for both, so either may lead again.
-        assert "leader" in {standby.role, leader.role}
+        assert "leader" in {standby.role, elected.role}
         assert server.writes(USERS[0]) == written or transitions(client, "stopped") > taken
     client.delete(f"{JOBS}/stopped")
 
 
-def test_leader_with_sigterm_hands_over_at_once(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
-    with two_operators(server, tmp_path, "ended") as (leader, standby):
+def test_operator_with_sigterm_hands_over_at_once(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
+    with two_operators(server, tmp_path, "ended") as (elected, standby):
         before = transitions(client, "ended")
-        leader.process.send_signal(signal.SIGTERM)
+        elected.process.send_signal(signal.SIGTERM)
         until(lambda: standby.role == "leader", tmp_path / "standby.log")
-        assert leader.process.wait(60) == 0
+        assert elected.process.wait(60) == 0
         assert transitions(client, "ended") == before + 1
 
 

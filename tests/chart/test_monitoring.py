@@ -94,7 +94,7 @@ def test_prometheus_renames_no_label_of_a_metric() -> None:
     assert own["cprjob_phase"] == {"namespace", "cprjob", "phase"}
     clashes = {name: found for name, stated in own.items() if (found := stated & (of_scrapes | OF_PODS))}
     of_operator = {name: found for name, found in clashes.items() if not name.startswith(OF_POD_METRICS)}
-    assert clashes == of_operator, "what pods say has no label of a target"
+    assert clashes == of_operator, "samples of pods have no label of a target"
     assert set[str]().union(*of_operator.values()) <= {"namespace", "cprjob", "role"}
 
 

@@ -18,7 +18,7 @@ def test_unavailable_store_stops_saves_and_restores_alone(cluster: Cluster, spac
         def waits() -> bool:
             return "StoreUnreachable" in str((run.report("shard", 1) or {}).get("problem"))
 
-        until("the new shard says why it waits", waits, 180)
+        until("the new shard reports why it waits", waits, 180)
         assert condition(space.job("outage"), "Recovering")["status"] == "True"
         waiting = run.pod("shard", 1).uid
     run.wait("is whole", lambda status: status["phase"] == "Running" and status.get("recovery") is None, within_s=180)

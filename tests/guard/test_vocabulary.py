@@ -172,13 +172,24 @@ PHRASES = {
     "last words": "termination message",
     "liar": "unauthenticated peer",
     "liars": "unauthenticated peers",
+    "lobby": "listener",
+    "lone": "single",
+    "meeting": "rendezvous, agreement",
+    "meetings": "agreements",
     "nobody": "no process, no member",
     "none of them the worse": "unchanged",
     "none the worse": "unchanged",
     "of which": "whose, with",
+    "origin record": "restore record",
+    "outrun": "full undo log",
     "so much": "that much",
     "somebody": "a user, a process",
     "spoke": "averaging client",
+    "standstill": "pause, suspension",
+    "stories": "scenarios",
+    "story": "scenario, report",
+    "stray": "unexpected",
+    "struck": "failed, faulted",
     "turn of the": "iteration of the",
     "unheard": "unreported",
     "untold": "unreported",
@@ -206,19 +217,27 @@ def identifiers(source: str) -> set[str]:
     return {token.string for token in tokens if token.type == tokenize.NAME}
 
 
+def names_in(path: Path) -> set[str]:
+    """Return the identifiers of a file, and the parts of its path."""
+    return {*path.parts[:-1], path.stem} | (
+        identifiers((ROOT / path).read_text("utf-8")) if path.suffix == ".py" else set()
+    )
+
+
 def misnamed() -> Iterator[str]:
     """Each name with a part of the list: its file, itself, and the field's term. Names of tests are sentences."""
     for path in FILES:
-        names = {*path.parts[:-1], path.stem}
-        if path.suffix == ".py":
-            names |= identifiers((ROOT / path).read_text("utf-8"))
+        names = names_in(path)
         for name in sorted(name for name in names - KEPT_NAMES if not name.startswith("test_")):
             yield from (f"{path}: {name}: {IDENTIFIERS[part]}" for part in sorted(parts(name) & IDENTIFIERS.keys()))
 
 
 def passages() -> Iterator[tuple[Path, int, str]]:
-    """Each sentence of the tree and of the changelog's section of the next release."""
+    """Each sentence of the tree, name of a test, and sentence of the changelog's section of the next release."""
     for path in FILES:
+        if path.stem.startswith("test_"):
+            names = (name for name in names_in(path) if name.startswith("test_"))
+            yield from ((path, 1, name.replace("_", " ")) for name in names)
         for passage in prose.passages(ROOT / path):
             yield from ((path, line, sentence) for line, sentence in passage.sentences())
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")

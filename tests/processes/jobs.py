@@ -197,5 +197,5 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopS
             found.append(HeldOutScores(step, samples, scores.samples, *values))
             state = state if stop is None else state.after(found[-1], stop)
 
-    trainer.train(Evaluations(), lambda _: None)
+    trainer.train(lambda _: None, Evaluations().after_step)
     return tuple(found), state

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.store
 PART = bytes(range(256)) * 4096
 
 
-@pytest.mark.parametrize(("access", "secret"), [("somebody", "else-entirely"), (ACCESS_KEY, "wrong-secret")])
+@pytest.mark.parametrize(("access", "secret"), [("another-user", "else-entirely"), (ACCESS_KEY, "wrong-secret")])
 def test_wrong_credentials_are_refused(spec: StoreSpec, tmp_path: Path, access: str, secret: str) -> None:
     store = open_store(spec, write_credentials(tmp_path, access, secret), None)
     found = errors_of(store)
@@ -36,7 +36,7 @@ def test_wrong_credentials_are_refused(spec: StoreSpec, tmp_path: Path, access: 
 
 
 def test_credentials_are_read_anew_for_each_request(spec: StoreSpec, tmp_path: Path) -> None:
-    folder = write_credentials(tmp_path, "somebody", "else-entirely")
+    folder = write_credentials(tmp_path, "another-user", "else-entirely")
     store = open_store(spec, folder, None)
     with pytest.raises(CredentialsRefusedError):
         store.put("job/a", b"a")

@@ -58,11 +58,11 @@ def test_data_store_never_gets_the_credentials_of_the_jobs_store(
     job: JobSpec, lake: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = Access(lake.credentials_dir)
-    for wrong in (Access(write_credentials(tmp_path, "somebody", "else-entirely")), Access(tmp_path / "nothing")):
+    for wrong in (Access(write_credentials(tmp_path, "another-user", "else-entirely")), Access(tmp_path / "nothing")):
         with pytest.raises(CredentialsRefusedError) as caught:
             files_of(job, right, wrong).find(str(job.data.uri))
         assert "data.store.credentialsSecret" in caught.value.remedy
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another-user")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "else-entirely")
     with pytest.raises(CredentialsRefusedError):  # the workload's identity, and not that of the job's store
         files_of(job, right, Access()).find(str(job.data.uri))

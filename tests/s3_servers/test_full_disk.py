@@ -1,4 +1,4 @@
-"""A disk without room, under a folder and under real servers."""
+"""A full disk, under a folder and under real servers."""
 
 from __future__ import annotations
 

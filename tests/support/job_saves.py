@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import DenseManifest
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor, save_dense
 from cpr_trainer.checkpoint.format.records import write_restore_record
 from cpr_trainer.store import Store
 from support.saves import ShardBench, restore_record
@@ -37,7 +39,9 @@ class JobBench:
 
     def dense(self, step: int) -> str:
         """Save the dense state alone; return its manifest's key."""
-        return save_dense(self.store, self.meta(step), {"network": torch.ones(3)}).ref.key
+        return save_dense(self.store, self.meta(step), {"network": torch.ones(3)}).key
 
-    def meta(self, step: int) -> DenseMeta:
-        return DenseMeta("uid", self.generation, 1, step, 64 * step, 6400, self.shards[0].layout, ())
+    def meta(self, step: int) -> DenseManifest:
+        return DenseManifest(
+            CONTRACT_VERSION, "uid", self.generation, 1, step, 64 * step, 6400, self.shards[0].layout, ()
+        )

@@ -38,7 +38,7 @@ def _new(shards: int, trainers: int) -> ReconcileInput:
 
 
 def _after(cluster: ReconcileInput, later_s: float) -> ReconcileInput:
-    """The world a little later, in which everything is done that was wanted."""
+    """The cluster `later_s` seconds later, with all effects of the last pass."""
     status = reconcile(cluster).status
     job = replace(cluster.job, status=status)
     return replace(cluster, job=job, pods=_pods(status), reports={}, now=cluster.now + later_s)

@@ -45,7 +45,7 @@ class SavedModel:
 def single_process_model(job: JobSpec) -> SavedModel:
     """Return the model that one process trains."""
     trainer = SingleProcessTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
-    trainer.train(None, lambda _: None)
+    trainer.train(lambda _: None)
     placement = Placement.of(job.model, 1)
     tables = tuple(
         torch.from_numpy(trainer.arena.rows[placement.places(offset + np.arange(table.rows))])

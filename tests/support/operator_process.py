@@ -75,4 +75,4 @@ def until(found: Callable[[], Any], log: Path) -> Any:
         if value := found():
             return value
         time.sleep(0.1)
-    pytest.fail(f"it did not come true; the operator says: {log.read_text()[-3000:]}")
+    pytest.fail(f"it did not come true; the operator's log: {log.read_text()[-3000:]}")

@@ -32,6 +32,12 @@ def banded_job(shards: int) -> JobSpec:
     return mixed(with_dims(small_job(Path("unused"), shards=shards, rows=(50, 12, 11)), 5, 2, 5))
 
 
+def needed(ring: Ring, shard: int) -> frozenset[int]:
+    """Return the shards that a rebuild of this shard reads: its holders, and the members of their stripes."""
+    holders = ring.holders(shard)
+    return frozenset(holders).union(*map(ring.members, holders)) - {shard}
+
+
 class Process:
     """One process of a shard: its rows, what parity lacks of them, and the parity that it keeps."""
 

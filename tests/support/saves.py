@@ -18,9 +18,10 @@ from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
-from cpr_trainer.checkpoint.write.save import SavedShard, Source
+from cpr_trainer.checkpoint.write.save import SavedShard
 from cpr_trainer.checkpoint.write.writer import Retry, Writer
 from cpr_trainer.embedding.arena import Arena, LocalRows
+from cpr_trainer.embedding.capture import Capture
 from cpr_trainer.embedding.optimizers import Assignment
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.embedding.segments import Segment
@@ -36,9 +37,9 @@ def at_once(attempt: Callable[[], Result]) -> Result:
     return attempt()
 
 
-def write(writer: Writer, manifest: ShardManifest, source: Source, retry: Retry = at_once) -> SavedShard:
+def write(writer: Writer, manifest: ShardManifest, capture: Capture, retry: Retry = at_once) -> SavedShard:
     """Write and commit."""
-    return writer.commit(writer.write(manifest, source, retry), retry)
+    return writer.commit(writer.write(manifest, capture, retry), retry)
 
 
 def draft(step: int = 10, **changes: Any) -> ShardManifest:

@@ -82,13 +82,12 @@ class FakeWriter:
         self.saves: list[Save] = []
         self.idle = True
 
-    def submit(self, save: Save) -> None:
-        self.saves.append(save)
-        self.idle = False
-
-    def discard(self) -> None:
-        self.saves.clear()
-        self.idle = True
+    def submit(self, save: Save | None) -> None:
+        if save is None:
+            self.saves.clear()
+        else:
+            self.saves.append(save)
+        self.idle = save is None
 
 
 def committed(save: Save, key: str = "the new key", rows: int = 1) -> Committed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import weakref
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -151,7 +152,7 @@ def read_through(data: DataSpec, block_bytes: int) -> tuple[int, int]:
         patch.setattr("cpr_trainer.data.reader.decode", decode_and_count)
         dataset = read(data)
         order = BatchOrder.of(data, dataset.layout)
-        with Loader(dataset, order, rank=0, trainers=1, first_step=1) as batches:
+        with closing(Loader(dataset, order, rank=0, trainers=1, first_step=1)) as batches:
             seen = sum(len(batch) for _, batch in batches)
     return seen, most
 

@@ -1,4 +1,4 @@
-"""A dense network of TorchRec's own modules, as an entrypoint; needs the peers' environment."""
+"""A dense network of TorchRec's own modules, as an entrypoint; needs the baselines' environment."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from support.oracle import exact_auc
 
 
 def scored(logits: Tensor, labels: Tensor, total: int | None = None, first: int | None = None) -> ProgressiveValidation:
-    """All of it scored, unless told otherwise: the samples stand at the end of a long enough stream."""
+    """All samples are scored by default: they are at the end of a long enough stream."""
     total = total or 2 * len(logits) + 10
     score = ProgressiveValidation(total)
     score.add(logits, labels, total - len(logits) if first is None else first)
@@ -74,7 +74,7 @@ def test_the_first_fifth_is_left_out_to_the_sample(total: int, sizes: list[int])
     score, start = ProgressiveValidation(total), 0
     for size in sizes:
         part = min(size, total - start)
-        # The label tells whether the sample is one to leave out.
+        # The label marks a sample that is left out.
         score.add(torch.zeros(part), (torch.arange(start, start + part) < total // 5).float(), start)
         start += part
     delta = score.take_delta()
@@ -108,7 +108,7 @@ def test_a_delta_is_taken_once_and_counts_when_merged() -> None:
     assert score.samples == 4
 
 
-def test_a_state_is_gone_back_to() -> None:
+def test_score_returns_to_an_earlier_state() -> None:
     score = scored(torch.randn(50), (torch.arange(50) % 2).float())
     state, auc, log_loss = score.state(), score.auc(), score.log_loss()
     score.merge(state)
@@ -123,7 +123,7 @@ def test_a_state_is_gone_back_to() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, -1e30])
 @pytest.mark.parametrize("first_sample", [0, 90])
-def test_a_model_that_diverged_is_told(value: float, first_sample: int) -> None:
+def test_diverged_model_is_reported(value: float, first_sample: int) -> None:
     with pytest.raises(DivergedError) as caught:
         ProgressiveValidation(100).add(torch.tensor([0.0, value]), torch.zeros(2), first_sample)
     assert caught.value.reason == "Diverged"
@@ -228,7 +228,7 @@ def test_a_metric_that_is_not_defined_yet_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("value", [1e8, math.nan])
-def test_sums_that_are_no_sensible_numbers_are_told(value: float) -> None:
+def test_diverged_metric_sums_are_reported(value: float) -> None:
     score = ProgressiveValidation(0, ("click",), Errors(), 3)
     labels = torch.tensor([[0.0, value]])
     with pytest.raises(DivergedError, match="metric_sums"):

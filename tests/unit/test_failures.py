@@ -140,7 +140,7 @@ def test_a_pod_that_starts_runs_or_finished_is_no_failure(pod: PodView) -> None:
     assert classify(pod) is None
 
 
-def test_a_pod_that_is_gone_vanished() -> None:
+def test_deleted_pod_is_classified_as_vanished() -> None:
     found = failure(None)
     assert (found.kind, found.ended, found.counts_as_restart) == (Kind.VANISHED, True, False)
 

@@ -32,7 +32,9 @@ def auc(samples: list[tuple[str, bool, float]]) -> float | None:
 
 
 @given(st.lists(SAMPLE, min_size=1, max_size=40), st.integers(1, 5))
-def test_each_group_and_their_mean_are_what_pairs_say(samples: list[tuple[str, bool, float]], batches: int) -> None:
+def test_group_aucs_and_their_mean_equal_the_share_of_ordered_pairs(
+    samples: list[tuple[str, bool, float]], batches: int
+) -> None:
     found, logits = grouped(samples, batches)
     by_group = found.scores(logits)
     assert by_group.rest is None
@@ -76,7 +78,7 @@ def test_all_scores_of_a_group() -> None:
     assert shop.calibration == pytest.approx(chances.sum())
 
 
-def test_the_largest_groups_are_told_and_the_others_together() -> None:
+def test_largest_groups_are_reported_and_the_others_together() -> None:
     sizes = {f"user-{number:02}": 30 - number for number in range(MAX_GROUPS + 5)}
     rng = np.random.default_rng(1)
     samples = [(name, bool(rng.integers(2)), float(rng.normal())) for name, size in sizes.items() for _ in range(size)]

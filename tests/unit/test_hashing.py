@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_trainer.hashing import key64, scale_to
-from cprjob_serving.hashes import GOLDEN, hash_strings, hash_words, mix64
+from cprjob_serving.hashes import GOLDEN, Cells, hash_words, mix64
 
 M = 2**64 - 1
 
@@ -26,7 +26,7 @@ def python_hash(text: bytes) -> int:
 def hash_all(texts: list[bytes]) -> np.ndarray:
     lengths = np.array([len(text) for text in texts], np.int64)
     data = np.frombuffer(b"".join(texts) + bytes(8), np.uint8)
-    return hash_strings(data, np.cumsum(lengths) - lengths, lengths)
+    return Cells(data, np.cumsum(lengths) - lengths, lengths).hashes()
 
 
 def test_mix64_is_the_finaliser_of_splitmix64() -> None:

@@ -104,7 +104,7 @@ def test_anchor_of_the_status_stays_with_all_after_it(store: _OldStore) -> None:
     assert steps(prune(store, keep=2, recorded=40, delete=True).stay) == [30, 40]
 
 
-def test_save_without_an_anchor_stays_while_it_is_the_base_of_a_kept_one() -> None:
+def test_save_without_an_anchor_stays_while_it_is_the_base_of_a_retained_one() -> None:
     store = _OldStore()
     bench = JobBench(store)
     bench.anchor(10)

@@ -51,7 +51,7 @@ def test_losses_count_once_in_any_order(losses: list[tuple[int, Ranges]], random
     def booked(order: list[tuple[int, Ranges]]) -> Ledger:
         book = opened(TOTAL, 3, 0.5)
         for shard, ranges in order:
-            book = ledger.add(book, shard, ranges)
+            book = ledger.add(book, {shard: ranges})
         return book
 
     shuffled = list(losses) * 2
@@ -72,7 +72,7 @@ def test_spent_never_exceeds_the_limit_when_only_fitting_losses_are_taken(
     for shard, now, saved in losses:
         charge = max(now - saved, 0)
         if ledger.fits(book, 0, charge).fits:
-            book = ledger.add(book, shard, ((saved, now),))
+            book = ledger.add(book, {shard: ((saved, now),)})
         else:
             book = ledger.rolled_back(book, saved)
         assert book.spent <= book.limit
@@ -107,14 +107,14 @@ def test_the_limit_is_that_of_the_decimal_the_user_wrote(portion: float, total: 
     [(0, 0, 20, True), (0, 0, 21, False), (10, 5, 5, True), (10, 5, 6, False), (20, 0, 0, True), (20, 0, 1, False)],
 )
 def test_a_charge_fits_up_to_the_last_sample(spent: int, reserved: int, charge: int, *, fits: bool) -> None:
-    book = ledger.add(opened(100, 2, 0.1), 1, ((0, spent),))
+    book = ledger.add(opened(100, 2, 0.1), {1: ((0, spent),)})
     check = ledger.fits(book, reserved, charge)
     assert check.fits is fits
     assert check.reason
 
 
 def test_a_full_ledger_takes_no_more_charges() -> None:
-    book = ledger.add(opened(10**6, 1, 0.5), 0, scattered(ledger.MAX_RANGES))
+    book = ledger.add(opened(10**6, 1, 0.5), {0: scattered(ledger.MAX_RANGES)})
     assert not ledger.fits(book, 0, 1).fits
     assert "ranges" in ledger.fits(book, 0, 1).reason
     assert ledger.fits(ledger.rolled_back(book, 10), 0, 1).fits
@@ -126,28 +126,28 @@ def scattered(count: int) -> ledger.Ranges:
 
 @pytest.mark.parametrize("shards", [1, 3, 64])
 def test_ranges_are_bounded_and_cover_all_losses(shards: int) -> None:
-    book = ledger.add(opened(10**6, shards, 0.5), 0, ((20_000, 20_001),))
+    book = ledger.add(opened(10**6, shards, 0.5), {0: ((20_000, 20_001),)})
     reported = {index: scattered(8000 if index % 2 == 0 else 2) for index in range(shards)}
-    for held in (ledger.add_by_shard(book, reported), ledger.add_everywhere(book, scattered(8000))):
+    for held in (ledger.add(book, reported), ledger.add_everywhere(book, scattered(8000))):
         assert sum(map(len, held.lost)) <= MAX_RANGES
         assert all(ledger.length((*now, (0, 1))) == ledger.length(now) for now in held.lost)
         assert ledger.union(held.lost[0], scattered(8000), book.lost[0]) == held.lost[0]
     if shards > 1:
-        assert ledger.add_by_shard(book, reported).lost[1] == scattered(2), "a short report is charged exactly"
+        assert ledger.add(book, reported).lost[1] == scattered(2), "a short report is charged exactly"
 
 
 def test_samples_outside_of_the_job_are_not_charged() -> None:
     reported = ((-5, 10), (90, 2**60), (7, 3))
     book = opened(100, 2, 0.5)
-    assert ledger.add(book, 0, reported).lost == (((0, 10), (90, 100)), ())
+    assert ledger.add(book, {0: reported}).lost == (((0, 10), (90, 100)), ())
     assert ledger.add_everywhere(book, reported).spent == 40
-    assert ledger.add(opened(0, 1, 0.5), 0, reported).lost == (((0, 10), (90, EXACT)),), "no total is known yet"
+    assert ledger.add(opened(0, 1, 0.5), {0: reported}).lost == (((0, 10), (90, EXACT)),), "no total is known yet"
 
 
 def test_ranges_that_fit_a_status_are_exact() -> None:
-    book = ledger.add(opened(10**6, 2, 0.5), 0, scattered(MAX_RANGES))
+    book = ledger.add(opened(10**6, 2, 0.5), {0: scattered(MAX_RANGES)})
     assert book.spent == MAX_RANGES
-    assert ledger.add(book, 1, ((5, 6),)).lost == (((0, 2 * MAX_RANGES - 1),), ((5, 6),))
+    assert ledger.add(book, {1: ((5, 6),)}).lost == (((0, 2 * MAX_RANGES - 1),), ((5, 6),))
 
 
 def test_portions_are_0_while_the_total_is_unknown() -> None:
@@ -168,22 +168,22 @@ def test_limit_equal_to_the_shown_loss_allows_it(total: int, shards: int, spent:
 def test_running_sum_counts_repeated_losses() -> None:
     book = opened(100, 2, 0.5)
     for _ in range(2):
-        book = ledger.recovered(ledger.add(book, 0, ((60, 80),)), 20)
+        book = ledger.recovered(ledger.add(book, {0: ((60, 80),)}), 20)
     book = ledger.rolled_back(book, 50)
     assert (book.spent, book.running) == (0, 40)
 
 
 def test_losses_of_other_shards_are_carried_over_rounded_up() -> None:
-    book = ledger.recovered(ledger.add(opened(1000, 3, 0.5), 1, ((0, 100), (300, 400))), 230)
+    book = ledger.recovered(ledger.add(opened(1000, 3, 0.5), {1: ((0, 100), (300, 400))}), 230)
     fewer = ledger.resharded(book, 2, ledger.limit_of(0.5, 1000, 2))
     assert fewer == Ledger(total=1000, limit=1000, lost=((), ()), running=154, carried=134)
     assert (fewer.spent, fewer.left) == (134, 866)
-    assert ledger.rolled_back(ledger.add(fewer, 0, ((600, 700),)), 0).spent == 134
+    assert ledger.rolled_back(ledger.add(fewer, {0: ((600, 700),)}), 0).spent == 134
 
 
 def test_carried_loss_above_the_limit_by_rounding_fits() -> None:
     """A seventh of a sample may be lost: 1 sample-shard of 7, and of 2 none, though 2 / 7 are lost."""
-    book = ledger.add(opened(10, 7, 0.0143), 0, ((0, 1),))
+    book = ledger.add(opened(10, 7, 0.0143), {0: ((0, 1),)})
     fewer = ledger.resharded(book, 2, ledger.limit_of(0.0143, 10, 2))
     assert (fewer.limit, fewer.carried, fewer.left) == (1, 1, 0), "the limit is rounded up as well"
     assert ledger.shown(fewer.spent, fewer) <= ledger.shown(fewer.limit, fewer)
@@ -205,7 +205,7 @@ def test_resharded_ledger_never_understates_losses_and_respects_the_limit(
         book = ledger.resharded(book, shards, ledger.limit_of(portion, TOTAL, shards))
         for shard, samples in losses:
             if ledger.fits(book, 0, samples).fits and now + samples <= TOTAL:
-                book = ledger.add(book, shard % shards, ((now, now + samples),))
+                book = ledger.add(book, {shard % shards: ((now, now + samples),)})
                 now, lost = now + samples, lost + Fraction(samples, shards)
         assert lost <= Fraction(book.spent, shards)
         assert lost <= Fraction(str(portion)) * TOTAL

@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
-from cpr_contract.manifests import SavedModel
+from cpr_contract.manifests import DenseManifest, SavedModel
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import EvaluationRequest, ExportRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.data.synthetic import SyntheticDataset
@@ -81,7 +81,7 @@ def random_rows(table: int, rows: Ints) -> Any:
 
 
 def save_anchor(job: JobSpec, rows: Rows, *, shards: int = SHARDS, generation: int = 1, step: int = 10) -> AnchorRef:
-    """Save an anchor of so many shards with these rows, and the first dense network."""
+    """Save an anchor of `shards` shards with these rows, and the first dense network."""
     placement, layout = Placement.of(job.model, shards), layout_hash(job.model)
     refs = []
     for index in range(shards):
@@ -92,7 +92,7 @@ def save_anchor(job: JobSpec, rows: Rows, *, shards: int = SHARDS, generation: i
         manifest = draft(step, index=index, layout=layout, first_place=int(placement.starts[index]))
         state = np.ones((len(arena), 1), np.float32)
         refs.append(full_save(store_of(job), replace(manifest, generation=generation), arena, state).ref)
-    meta = DenseMeta("uid", generation, 1, step, 1000, 100 * step, layout, ())
+    meta = DenseManifest(CONTRACT_VERSION, "uid", generation, 1, step, 1000, 100 * step, layout, ())
     return commit_anchor(store_of(job), meta, first_dense(job), tuple(refs), ((),) * shards)
 
 
@@ -234,7 +234,7 @@ def save_untouched(job: JobSpec, uid: str, step: int, seed: int | None = None) -
     manifest = draft(step, layout=layout, job_uid=uid, places=placement.total)
     save = write(Writer(store_of(job), arena), manifest, arena.capture_changes(0))
     recorded = None if seed is None else SavedModel(seed, (), "SGD", ())
-    meta = DenseMeta(uid, 1, 1, step, 1000, 1000, layout, (), model=recorded)
+    meta = DenseManifest(CONTRACT_VERSION, uid, 1, 1, step, 1000, 1000, layout, (), model=recorded)
     return commit_anchor(store_of(job), meta, first_dense(job), (save.ref,), ((),))
 
 

@@ -68,7 +68,7 @@ class NaiveLosses:
         self._copies[step] = (self._arena.rows.copy(), self._arena.state.copy())
 
 
-def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
+def test_training_continues_from_the_restored_state(job: JobSpec) -> None:
     losses = (
         StepLoss(shard=0, back_to=0, at=4),
         StepLoss(shard=0, back_to=4, at=9),
@@ -78,10 +78,10 @@ def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
     )
     naive_trainer = SingleProcessTrainer(job, samples_of(job), job.data.seed)
     naive = NaiveLosses(naive_trainer, losses, job)
-    naive_trainer.train(naive, lambda _: None)
+    naive_trainer.train(lambda _: None, naive.after_step)
     trainer = SingleProcessTrainer(job, samples_of(job), job.data.seed)
     injected = InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena))
-    trainer.train(injected, lambda _: None)
+    trainer.train(lambda _: None, injected.after_step)
     assert np.array_equal(trainer.arena.rows, naive_trainer.arena.rows)
     assert np.array_equal(trainer.arena.state, naive_trainer.arena.state)
     assert torch.equal(trainer.replica.parameters, naive_trainer.replica.parameters)

@@ -71,7 +71,7 @@ def test_tutorial_leads_from_a_csv_through_a_killed_shard_to_a_model(tmp_path: P
     assert "(3000, 8)" in read
 
 
-def test_notebook_prints_what_is_saved_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_prints_its_saved_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     saved, fresh = (nbformat.read(TUTORIALS / "fit.ipynb", as_version=4) for _ in range(2))
     client = NotebookClient(fresh, timeout=500, kernel_name="python3", coalesce_streams=True)  # as a browser shows them

@@ -43,14 +43,14 @@ class _MismatchError(ValueError):
     """A value has a wrong type. The text begins with its path in the document."""
 
 
-def to_json(document: Any) -> str:
+def to_json(document: Any, *, ascii_only: bool = True) -> str:
     """Return compact JSON with sorted keys: equal documents give equal bytes."""
-    return _dumps(document)
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), default=_fields, ensure_ascii=ascii_only)
 
 
 def to_utf8(document: Any) -> bytes:
     """Return `to_json` in UTF-8. Escapes take up to three times the space; only lone surrogates stay escapes."""
-    return _dumps(document, ascii_only=False).encode("utf-8", "backslashreplace")
+    return to_json(document, ascii_only=False).encode("utf-8", "backslashreplace")
 
 
 def within_limits(document: T) -> T:
@@ -75,16 +75,12 @@ def _bounds(kind: Any) -> tuple[tuple[str, AtMost], ...]:
 
 def to_json_fields(document: Any) -> dict[str, str]:
     """Return each field of a dataclass as compact JSON, by name. Fields that many documents share are encoded once."""
-    return {name: _dumps(value) for name, value in _fields(document).items()}
+    return {name: to_json(value) for name, value in _fields(document).items()}
 
 
 def join_fields(fields: Mapping[str, str]) -> str:
     """Return the document with these encoded fields, in the bytes of `to_json`."""
     return "{" + ",".join(f'"{name}":{fields[name]}' for name in sorted(fields)) + "}"
-
-
-def _dumps(value: Any, *, ascii_only: bool = True) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_fields, ensure_ascii=ascii_only)
 
 
 def _fields(document: Any) -> dict[str, Any]:
@@ -122,7 +118,8 @@ def _decoder(kind: Any) -> Decoder:
     if origin is typing.Annotated:
         return _bounded_decoder(*parts)
     if origin in {types.UnionType, typing.Union}:
-        return _optional_decoder(next(part for part in parts if part is not type(None)))
+        read = _decoder(next(part for part in parts if part is not type(None)))
+        return lambda value: None if value is None else read(value)
     if origin is tuple:
         return _tuple_decoder(parts)
     if origin is typing.Literal:
@@ -132,32 +129,27 @@ def _decoder(kind: Any) -> Decoder:
 
 def _dataclass_decoder(cls: type) -> Decoder:
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields = tuple((field.name, _decoder(hints[field.name]), _is_required(field)) for field in dataclasses.fields(cls))
+    fields = tuple((each.name, _decoder(hints[each.name])) for each in dataclasses.fields(cls))
+    missing = dataclasses.MISSING
+    required = {
+        each.name for each in dataclasses.fields(cls) if each.default is missing and each.default_factory is missing
+    }
 
     def decode(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _MismatchError(f": expected an object, found {type(value).__name__}")
         arguments = {}
-        for name, read, required in fields:
+        for name, read in fields:
             if name in value:
                 try:
                     arguments[name] = read(value[name])
                 except _MismatchError as error:
                     raise _MismatchError(f".{name}{error}") from error
-            elif required:
+            elif name in required:
                 raise _MismatchError(f".{name} is missing")
         return cls(**arguments)
 
     return decode
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _optional_decoder(kind: Any) -> Decoder:
-    read = _decoder(kind)
-    return lambda value: None if value is None else read(value)
 
 
 def _tuple_decoder(kinds: tuple[Any, ...]) -> Decoder:

@@ -1,8 +1,8 @@
 """`python -m cpr_trainer calibrate`: trials that measure the cost of failures over one job's data.
 
-The data, network, placement, arena and evaluation are those of jobs. `cpr_trainer.single_process` trains, and an
-`Injection` does to the rows what failures would: it restores a shard's rows from `SavedRows`. Each line of the output
-is a report.
+The data, network, placement, arena and evaluation are those of jobs. `cpr_trainer.single_process` trains, and
+`InjectedLosses` do to the rows what failures would: they restore a shard's rows from `SavedRows`. Each line of the
+output is a report.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def step_losses(losses: Sequence[ShardLoss], shards: int, steps: int) -> tuple[S
 
 
 class InjectedLosses:
-    """An `Injection` that saves a shard at the step a loss goes back to, and restores it at the step of the loss.
+    """Saves a shard at the step a loss goes back to, and restores it at the step of the loss.
 
     lost_row_updates: updates undone by the restores so far.
     """
@@ -144,7 +144,8 @@ def run_trials(job: JobSpec, dataset: Dataset, experiment: Experiment, report: R
         order = trainer.order
         losses = step_losses(trial.losses, placement.shards, order.steps)
         injected = InjectedLosses(losses, placement, SavedRows(trainer.arena)) if losses else None
-        trainer.train(injected, partial(_report_progress, report, number, order.total_samples))
+        after_step = None if injected is None else injected.after_step
+        trainer.train(partial(_report_progress, report, number, order.total_samples), after_step)
         lost_row_updates = injected.lost_row_updates if injected else 0
         outcome = outcome_of(trainer, placement, lost_sample_shards(losses, order), lost_row_updates)
         report(TrialReport(number, order.total_samples, order.total_samples, outcome))

@@ -67,12 +67,9 @@ def _is_of_machine(error: BaseException) -> bool:
 
 def _place_of(error: BaseException) -> str:
     """Return the innermost line outside of this package and of libraries, as " (FILE, line N)"; empty without one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    of_user = next((frame for frame in reversed(frames) if not _is_library(frame.filename)), None)
-    return f" ({of_user.filename}, line {of_user.lineno})" if of_user else ""
-
-
-def _is_library(file: str) -> bool:
-    if file.startswith((_PACKAGES, "<")) or any(library in file for library in _LIBRARIES):
-        return True
-    return file.startswith(_STANDARD_LIBRARY) and "-packages/" not in file
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = frame.filename
+        of_library = file.startswith((_PACKAGES, "<")) or any(library in file for library in _LIBRARIES)
+        if not of_library and ("-packages/" in file or not file.startswith(_STANDARD_LIBRARY)):
+            return f" ({file}, line {frame.lineno})"
+    return ""

@@ -1,10 +1,4 @@
-"""The errors of a trainer or a shard.
-
-TrainerError
-├── DataError       the training data cannot be used as it is
-├── ModelError      the dense network cannot be built from the spec
-└── DivergedError   the model produces logits that are not usable numbers
-"""
+"""The errors of a trainer or a shard."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.codec import to_json
-from cpr_contract.manifests import DenseManifest
+from cpr_contract.manifests import DataManifest, DenseManifest, data_key
 from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolve_anchor, seed_of, vocabularies_of
+from cpr_trainer.checkpoint.format.records import read_fitting_anchor, read_frozen, seed_of, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -44,7 +44,8 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 
     def frozen(find: Find) -> Sequence[Index]:
         """Return the frozen files of the job, if they are of the same data."""
-        found = read_data(store, request.anchor.partition("/")[0], evaluates=separate is not None)
+        key = data_key(request.anchor.partition("/")[0], evaluates=separate is not None)
+        found = read_frozen(store, DataManifest, key)
         same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
         return indices_of_manifest(found) if found is not None and same else find()
 
@@ -63,11 +64,12 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     """
     if not evaluation_rows(job, dataset.layout.rows):
         raise BadSpecError("The job holds no rows out.", "Set data.holdOut or evaluation.uri before it starts.")
-    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids))
+    manifest = read_fitting_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids)
     replica = DenseReplica(job.model, job.data.seed)
     replica.load(read_tensors(store, manifest))
     placement = Placement.of(job.model, len(manifest.shards))
-    needed = np.unique(np.concatenate([_rows_of(each, placement) for each in _batches(job, dataset)]))
+    accesses = (find_access(placement, batch.ids) for batch in _batches(job, dataset))
+    needed = np.unique(np.concatenate([access.unique.numbers for access in accesses]))
     saved = _vectors(job, store, manifest, placement, needed)
 
     def fetch(rows: UniqueRows) -> Rows:
@@ -77,7 +79,9 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
 
     found: list[tuple[Batch, Tensor]] = []
     scores = score_held_out(replica.model, job, dataset, placement, fetch, lambda *each: found.append(each))
-    by_group = _by_group(found)
+    by_group = ByGroup(None, (), None)
+    if batches := [(batch.labels, batch.groups) for batch, _ in found if batch.groups is not None]:
+        by_group = Grouped.of(batches).scores(torch.cat([first_of(logits) for _, logits in found]).numpy())
     if not scores.samples:
         raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
     return Evaluation(
@@ -92,14 +96,6 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
         by_group.groups,
         by_group.rest,
     )
-
-
-def _by_group(found: Sequence[tuple[Batch, Tensor]]) -> ByGroup:
-    """Return the scores by group of all batches with their logits, if they have groups."""
-    batches = [(batch.labels, batch.groups) for batch, _ in found if batch.groups is not None]
-    if not batches:
-        return ByGroup(None, (), None)
-    return Grouped.of(batches).scores(torch.cat([first_of(logits) for _, logits in found]).numpy())
 
 
 @torch.no_grad()
@@ -138,11 +134,6 @@ def _batches(job: JobSpec, dataset: Dataset) -> Iterator[Batch]:
     rows, size = evaluation_rows(job, dataset.layout.rows), job.data.batch_size
     for first in range(rows.start, rows.stop, size):
         yield dataset.take(np.arange(first, min(first + size, rows.stop)))
-
-
-def _rows_of(batch: Batch, placement: Placement) -> Ints:
-    """Return the numbers of the rows that a batch needs, each once."""
-    return find_access(placement, batch.ids).unique.numbers
 
 
 def _vectors(

@@ -178,7 +178,8 @@ class ProgressiveValidation:
                 found |= {f"{name}.auc": self.auc(place), f"{name}.logloss": self.log_loss(place)}
                 found |= {f"{name}.calibration": self.calibration(place)}
         if self._metrics is not None and self.samples:
-            found |= metrics(self._metrics, _as_sums(self._merged[self._split : -1]))
+            units, parts = self._merged[self._split : -1].view(-1, 2).double().unbind(dim=1)
+            found |= metrics(self._metrics, units * _UNIT + parts / _PARTS)
         return tuple((name, value) for name, value in found.items() if value is not None and isfinite(value))
 
     def _forget(self) -> None:
@@ -221,9 +222,3 @@ def _as_counters(sums: Tensor, first_sample: int) -> Tensor:
         )
     units = (sums / _UNIT).floor()
     return torch.stack((units, ((sums - units * _UNIT) * _PARTS).round()), dim=1).flatten().long()
-
-
-def _as_sums(counters: Tensor) -> Tensor:
-    """Return the sums, float64 [k], of counters, [2 k]."""
-    units, parts = counters.view(-1, 2).double().unbind(dim=1)
-    return units * _UNIT + parts / _PARTS

@@ -1,18 +1,25 @@
-"""`python -m cpr_trainer inventory`: lists, verifies or prunes the saves in a store, for `cprjob snapshots`."""
+"""`python -m cpr_trainer inventory`: lists, verifies or prunes the saves in a store, for `cprjob snapshots`.
+
+`python -m cpr_trainer cleanup` deletes all saves of a job that is being deleted (`snapshots.deleteWithJob`).
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TextIO, assert_never
 
 from cpr_contract.codec import to_json
+from cpr_contract.reports import Deleted
 from cpr_contract.requests import Listing, Pruning, Request, Verification
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, on_lineage
 from cpr_trainer.checkpoint.restore_points import Inventory, points_of, read_inventory, verify
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.runtime import read_request, store_access
+from cpr_trainer.runtime import read_job, read_request, store_access
 from cpr_trainer.store import Entry, Store, open_store
+
+_LOG = logging.getLogger(__name__)
 
 
 class AmbiguousError(TrainerError):
@@ -28,8 +35,22 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     print(to_json(answer(request, store, time.time())), file=sink, flush=True)
 
 
+def clean_up(environ: Mapping[str, str], retained: Iterable[str]) -> Deleted:
+    """Delete all objects of the job in `environ` except those that the anchors `retained` (keys) need.
+
+    Raises StoreError.
+    """
+    job = read_job(environ)
+    store = open_store(job.snapshots.store, *store_access(environ))
+    to_delete, unreadable = everything(store, job.job_uid, retained)
+    delete_saves(store, to_delete)
+    deleted = Deleted(len(to_delete), sum(entry.size_bytes for entry in to_delete), unreadable)
+    _LOG.info("%s", deleted)
+    return deleted
+
+
 def answer(request: Request, store: Store, now_s: float) -> Listing | Verification | Pruning:
-    """Do what is asked for at this time (seconds since the epoch).
+    """Run the request at this time (seconds since the epoch).
 
     Raises StoreError; to prune DamagedError and AmbiguousError too.
     """

@@ -28,33 +28,16 @@ from cpr_trainer.data.open import (
     open_evaluation,
 )
 from cpr_trainer.data.vocabularies import Vocabularies
-from cpr_trainer.embedding.access import Rows, as_rows, find_access
+from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import logits_of, score_held_out
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import Factory, build_network
-from cpr_trainer.single_process import SingleProcessTrainer
+from cpr_trainer.single_process import SingleProcessTrainer, read_rows
 
 _WIDTH = 40
-
-
-class ProgressBar:
-    """A line on the standard error that shows the share of `samples` that is trained."""
-
-    def __init__(self, samples: int) -> None:
-        self._samples = samples
-        self._began = perf_counter()
-
-    def show(self, trained: int) -> None:
-        """Write the line again, with the samples trained so far."""
-        done = trained * _WIDTH // self._samples
-        speed = trained / (perf_counter() - self._began)
-        bar = "#" * done + "." * (_WIDTH - done)
-        end = "\n" if trained == self._samples else ""
-        sys.stderr.write(f"\r[{bar}] {trained} of {self._samples} samples, {speed:.0f} a second{end}")
-        sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +114,7 @@ class Fitted:
         Computed in float32 and in the mode of `network`, as `cprjob evaluate` does.
         """
         access = find_access(self.placement, batch.ids)
-        vectors = as_rows(tuple(map(torch.from_numpy, self.arena.read(access.unique.places))))
-        outputs = logits_of(self.network, batch, access, vectors)
+        outputs = logits_of(self.network, batch, access, read_rows(self.arena, access.unique.places))
         if not self.model.targets:
             outputs = torch.sigmoid(outputs)
         elif self.model.labels:
@@ -148,7 +130,13 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
     are ignored, and nothing is saved. Raises ModelError, DataError, StoreError, DivergedError.
     """
     if factory is not None:
-        job = replace(job, model=replace(job.model, entrypoint=_name(factory)))
+        if isinstance(factory, nn.Module) or not callable(factory):
+            raise ModelError(
+                f"network is of type {type(factory).__name__}, not what makes one.",
+                "Give the network's class, or a function of (spec, seed) that returns it.",
+            )
+        name = f"{factory.__module__}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+        job = replace(job, model=replace(job.model, entrypoint=name))
     # Raise errors of the network before the data is indexed.
     build_network(job.model, job.data.seed, job.precision, factory, job.device)
     vocabularies: Vocabularies = {}
@@ -159,12 +147,19 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
 
     dataset = open_dataset(job.data, job.model, files_of(job), vocabularies=build)
     trainer = SingleProcessTrainer(job, dataset, job.data.seed, factory)
-    show = ProgressBar(trainer.order.total_samples).show if progress else _show_nothing
-    began = perf_counter()
-    trainer.train(None, show)
+    samples, began = trainer.order.total_samples, perf_counter()
+
+    def show(trained: int) -> None:
+        """Write a line on the standard error again, with the samples trained so far."""
+        done, speed = trained * _WIDTH // samples, trained / (perf_counter() - began)
+        bar, end = "#" * done + "." * (_WIDTH - done), "\n" if trained == samples else ""
+        sys.stderr.write(f"\r[{bar}] {trained} of {samples} samples, {speed:.0f} a second{end}")
+        sys.stderr.flush()
+
+    trainer.train(show if progress else lambda _samples: None)
     took_s = perf_counter() - began
     network = trainer.replica.model.cpu().eval()  # `predict` computes on the device of the rows.
-    samples, loss = trainer.order.total_samples, trainer.scores.loss
+    loss = trainer.scores.loss
     assert loss is not None  # noqa: S101 -- the last step was scored
     return Fitted(
         samples=samples,
@@ -188,21 +183,5 @@ def _score_held_out(
     if not evaluation_rows(job, dataset.layout.rows):
         return None
 
-    def fetch(rows: UniqueRows) -> Rows:
-        return as_rows(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
-
-    return Score.of(score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch))
-
-
-def _name(network: object) -> str:
-    """Return the name of a network's factory in errors. Raises ModelError if it cannot be called as one."""
-    if isinstance(network, nn.Module) or not callable(network):
-        raise ModelError(
-            f"network is of type {type(network).__name__}, not what makes one.",
-            "Give the network's class, or a function of (spec, seed) that returns it.",
-        )
-    return f"{network.__module__}:{getattr(network, '__qualname__', type(network).__name__)}"
-
-
-def _show_nothing(_samples: int) -> None:
-    pass
+    model, placement = trainer.replica.model, trainer.placement
+    return Score.of(score_held_out(model, job, dataset, placement, lambda rows: read_rows(trainer.arena, rows.places)))

@@ -26,7 +26,7 @@ from cpr_trainer.runtime.environment import termination_file
 
 _LOG = logging.getLogger("cpr_trainer")
 
-#: Roles that read a request from stdin and answer on stdout, by module.
+#: Roles that read a request from stdin and answer on stdout, by module; the first three need torch.
 _ANSWERING = {
     "calibrate": "cpr_trainer.calibration",
     "evaluate": "cpr_trainer.evaluate",
@@ -77,19 +77,14 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cpr_trainer.shard.supervisor import run as serve
 
             return serve(Environment.read(environ))
-        case "calibrate" | "evaluate" | "import":
-            with loading_torch(environ):
-                answer = import_module(_ANSWERING[options.role]).run
-
-            answer(environ, sys.stdin, sys.stdout)
-        case "inspect" | "inventory":
-            with _loading():
-                answer = import_module(_ANSWERING[options.role]).run
+        case "calibrate" | "evaluate" | "import" | "inspect" | "inventory" as role:
+            with _loading() if role in {"inspect", "inventory"} else loading_torch(environ):
+                answer = import_module(_ANSWERING[role]).run
 
             answer(environ, sys.stdin, sys.stdout)
         case "cleanup":
             with _loading():
-                from cpr_trainer.cleanup import run as clean_up
+                from cpr_trainer.inventory import clean_up
 
             return end_with(termination_file(environ), clean_up(environ, options.spare), ExitCode.OK)
         case _:

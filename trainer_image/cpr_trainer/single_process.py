@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
 
 import torch
 
@@ -27,14 +27,14 @@ from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores
 
 #: Called with the number of trained samples.
 ReportProgress = Callable[[int], None]
+#: Called after each step (from 1) with the slots of the rows that it updated, int64 [u], all different.
+AfterStep = Callable[[int, Ints], None]
 _REPORTS = 100
 
 
-class Injection(Protocol):
-    """Injects failures and saves into the rows of a `SingleProcessTrainer`."""
-
-    def after_step(self, step: int, slots: Ints) -> None:
-        """Act after `step` (from 1), which updated the rows in `slots`, int64 [u], all different."""
+def read_rows(arena: Arena, slots: Ints) -> Rows:
+    """Return copies of rows as tensors, float32."""
+    return as_rows(tuple(map(torch.from_numpy, arena.read(slots))))
 
 
 class SingleProcessTrainer:
@@ -56,13 +56,13 @@ class SingleProcessTrainer:
         # One worker where a job would measure, so that each run has the same bits.
         self._workers = ComputeWorkers(1 if job.workers == MEASURED else job.workers)
 
-    def train(self, injection: Injection | None, report_progress: ReportProgress) -> None:
+    def train(self, report_progress: ReportProgress, after_step: AfterStep | None = None) -> None:
         """Train and score all steps. Raises DataError, DivergedError."""
         steps = self.order.steps
         for step in range(1, steps + 1):
             slots = self._train_step(step)
-            if injection is not None:
-                injection.after_step(step, slots)
+            if after_step is not None:
+                after_step(step, slots)
             if step * _REPORTS // steps > (step - 1) * _REPORTS // steps:
                 report_progress(samples_at(step, self.order.batch_size, self.order.total_samples))
 
@@ -75,10 +75,7 @@ class SingleProcessTrainer:
         batch = self._dataset.take(self.order.indices_of(samples))
         access = find_access(self.placement, batch.ids)
         slots = access.unique.places
-
-        def fetch() -> Rows:
-            return as_rows(tuple(map(torch.from_numpy, self.arena.read(slots))))
-
+        fetch = partial(read_rows, self.arena, slots)
         names = (self._seed, 0, step)  # those of the only trainer of a job
         computed = compute(self.replica, batch, access, fetch, len(samples), self._workers, names)
         self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))

@@ -56,27 +56,6 @@ def hash_words(words: U64, lengths: U64) -> U64:
     return mix64(mix64(words + GOLDEN) + (lengths + np.uint64(1)) * GOLDEN)
 
 
-def hash_strings(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> U64:
-    """Hash n byte strings of any lengths, uint64 [n].
-
-    String i is `data[starts[i] : starts[i] + lengths[i]]`; `data` must have 8 more bytes after the last string.
-    The hash of a string is a function of its length and of the sum of its mixed words, each keyed by its place:
-    a sum, because sums over ragged pieces need no loop, whatever the longest string is.
-    """
-    words = -(-lengths // WORD_BYTES)
-    ends = np.cumsum(words)
-    place = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - words, words)
-    # A view with a word at every byte: unaligned on purpose.
-    everywhere = np.ndarray((max(len(data) - WORD_BYTES + 1, 0),), "<u8", data, strides=(1,))
-    loaded = everywhere[np.repeat(starts, words) + WORD_BYTES * place]
-    left = np.minimum(np.repeat(lengths, words) - WORD_BYTES * place, WORD_BYTES)
-    keyed = (loaded & LOW_BYTES[left]) + (place + 1).astype(np.uint64) * GOLDEN
-    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mix64(keyed))))
-    # An empty string has no word: its hash comes from its length, as if its one word were zero.
-    totals = np.where(words > 0, sums[ends] - sums[ends - words], mix64(np.full(1, GOLDEN)))
-    return mix64(totals + (lengths + 1).astype(np.uint64) * GOLDEN)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """n byte strings: cell i is `data[starts[i] : starts[i] + lengths[i]]`.
@@ -105,17 +84,34 @@ class Cells:
         return cls(np.concatenate((used, np.zeros(WORD_BYTES, np.uint8))), offsets[:-1], np.diff(offsets))
 
     def hashes(self) -> U64:
-        """Return each cell's CPR64, uint64 [n]; the empty string is a value like another."""
-        return hash_strings(self.data, self.starts, self.lengths)
+        """Return each cell's CPR64, uint64 [n]; the empty string is a value like another.
+
+        The hash of a string is a function of its length and of the sum of its mixed words, each keyed by its place:
+        a sum, because sums over ragged pieces need no loop, whatever the longest string is.
+        """
+        lengths = self.lengths
+        words = -(-lengths // WORD_BYTES)
+        ends = np.cumsum(words)
+        place = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - words, words)
+        loaded = self._everywhere[np.repeat(self.starts, words) + WORD_BYTES * place]
+        left = np.minimum(np.repeat(lengths, words) - WORD_BYTES * place, WORD_BYTES)
+        keyed = (loaded & LOW_BYTES[left]) + (place + 1).astype(np.uint64) * GOLDEN
+        sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mix64(keyed))))
+        # An empty string has no word: its hash comes from its length, as if its one word were zero.
+        totals = np.where(words > 0, sums[ends] - sums[ends - words], mix64(np.full(1, GOLDEN)))
+        return mix64(totals + (lengths + 1).astype(np.uint64) * GOLDEN)
 
     def words(self, places: Ints, left: Ints) -> U64:
         """Return the 8 bytes from each place of `data` as a little-endian word, uint64 [k].
 
         places, left: int64 [k]. Only `left` bytes are taken, none if it is below 1; the others are 0.
         """
-        # A view with a word at every byte: unaligned on purpose.
-        everywhere = np.ndarray((len(self.data) - WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
-        return everywhere[np.where(left > 0, places, 0)] & LOW_BYTES[np.clip(left, 0, WORD_BYTES)]
+        return self._everywhere[np.where(left > 0, places, 0)] & LOW_BYTES[np.clip(left, 0, WORD_BYTES)]
+
+    @property
+    def _everywhere(self) -> U64:
+        """A view with a word at every byte: unaligned on purpose."""
+        return np.ndarray((len(self.data) - WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
 
 
 def hashes(cells: Cells, ids: str, seed: int) -> U64:
@@ -129,7 +125,7 @@ def hashes(cells: Cells, ids: str, seed: int) -> U64:
         case "XXH64":
             return xxh64(cells, seed)
         case "Murmur3":
-            return murmur3(cells, seed)[0]
+            return murmur3(cells, seed)
         case _:
             raise ValueError(f"{ids!r} is no hash")
 
@@ -139,8 +135,8 @@ def rotated(words: U64, bits: int) -> U64:
     return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
 
 
-def murmur3(cells: Cells, seed: int) -> tuple[U64, U64]:
-    """Return the first and the second 64 bits of each cell's MurmurHash3_x64_128, uint64 [n]. seed: in [0, 2**32)."""
+def murmur3(cells: Cells, seed: int) -> U64:
+    """Return the first 64 bits of each cell's MurmurHash3_x64_128, uint64 [n]. seed: in [0, 2**32)."""
     blocks = cells.lengths // _BLOCK
     first, second = (np.full(len(blocks), seed, np.uint64) for _ in range(2))
     block, running = 0, np.flatnonzero(blocks)
@@ -158,8 +154,9 @@ def murmur3(cells: Cells, seed: int) -> tuple[U64, U64]:
     first ^= _low(cells.words(at, left))
     second ^= _high(cells.words(at + WORD_BYTES, left - WORD_BYTES))
     lengths = cells.lengths.astype(np.uint64)
-    first, second = _sums(first ^ lengths, second ^ lengths)
-    return _sums(_finished(first), _finished(second))
+    second ^= lengths
+    first = (first ^ lengths) + second
+    return _finished(first) + _finished(second + first)
 
 
 def _low(words: U64) -> U64:
@@ -168,11 +165,6 @@ def _low(words: U64) -> U64:
 
 def _high(words: U64) -> U64:
     return rotated(words * _C2, 33) * _C1
-
-
-def _sums(first: U64, second: U64) -> tuple[U64, U64]:
-    total = first + second
-    return total, second + total
 
 
 def _finished(values: U64) -> U64:

@@ -221,14 +221,11 @@ def _rows(
         known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
     if len(wrong := np.flatnonzero(known < 0)):
         at = inverse.index(int(wrong[0]))
-        raise EncodeError(f"column {column}, sample {sample(at)}: {ids[at]!r} has no row; give {_expected(table)}")
+        expected = "an integer" + (f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else "")
+        if table.ids == "Vocabulary":
+            expected = f"a value of {table.vocabulary}"
+        raise EncodeError(f"column {column}, sample {sample(at)}: {ids[at]!r} has no row; give {expected}")
     return known[np.array(inverse, np.int64)] if inverse else np.empty(0, np.int64)
-
-
-def _expected(table: Table) -> str:
-    if table.ids == "Vocabulary":
-        return f"a value of {table.vocabulary}"
-    return "an integer" + (f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else "")
 
 
 def _text(value: Any) -> bytes:

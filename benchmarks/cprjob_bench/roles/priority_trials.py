@@ -97,7 +97,7 @@ class _Shard:
 
 
 class SavingShards:
-    """An `Injection` in which shards save and fail.
+    """Shards that save and fail.
 
     lost_row_updates, lost_sample_shards: the losses so far, as in `Outcome`.
     """
@@ -229,7 +229,8 @@ def run_trials(job: JobSpec, dataset: Dataset, experiment: SavingExperiment, rep
         if trial.saving is not None:
             schedule = Schedule.of(trial.saving, order, dataset, placement)
             shards = SavingShards(trial.saving, schedule, trainer.arena, placement, order, trial.seed)
-        trainer.train(shards, partial(_report_progress, report, number, order.total_samples))
+        after_step = None if shards is None else shards.after_step
+        trainer.train(partial(_report_progress, report, number, order.total_samples), after_step)
         lost = (shards.lost_sample_shards, shards.lost_row_updates) if shards else (0, 0)
         outcome = outcome_of(trainer, placement, *lost)
         done = TrialReport(number, order.total_samples, order.total_samples, outcome)

@@ -52,7 +52,7 @@ class Budget(Model):
     spent: Portion = 0
     """The portion that is lost."""
     reserved: Portion = 0
-    """The portion set aside for recoveries under way."""
+    """The portion reserved for recoveries in progress."""
     remaining: Portion
     """limit - spent - reserved."""
     running_sum: Annotated[float, Field(ge=0)] = 0

@@ -85,13 +85,18 @@ def build() -> dict[str, Any]:
         "served": True,
         "storage": True,
         "subresources": {"status": {}, "scale": dict(SCALE)},
-        "additionalPrinterColumns": list(map(_printed, COLUMNS)),
+        "additionalPrinterColumns": [
+            {"name": each.name, "type": each.type, "jsonPath": each.path, **({"priority": 1} if each.wide else {})}
+            for each in COLUMNS
+        ],
         "schema": {"openAPIV3Schema": _schema()},
     }
+    text = json.dumps(version, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": NAME, "annotations": {HASH_ANNOTATION: _hash(version)}},
+        "metadata": {"name": NAME, "annotations": {HASH_ANNOTATION: digest}},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
@@ -171,37 +176,22 @@ def _schema() -> Schema:
         },
     }
     for rule in (*rules.STATIC, *transitions.TRANSITIONS):
-        if rule.cel:
-            at = _descend(root, rule.at)
-            at.setdefault("x-kubernetes-validations", []).append({"rule": rule.server_cel, "message": rule.text})
+        if not rule.cel:
+            continue
+        node = root
+        for name in rule.at.split(".") if rule.at else ():
+            node = node["properties"][name.removesuffix("[]")]
+            if name.endswith("[]"):
+                node = node["items"]
+        node.setdefault("x-kubernetes-validations", []).append({"rule": rule.server_cel, "message": rule.text})
     return root
-
-
-def _descend(root: Schema, path: str) -> Schema:
-    """Return the node at the path of a rule; the root for an empty path."""
-    node = root
-    for name in path.split(".") if path else ():
-        node = node["properties"][name.removesuffix("[]")]
-        if name.endswith("[]"):
-            node = node["items"]
-    return node
-
-
-def _printed(column: Column) -> dict[str, Any]:
-    priority = {"priority": 1} if column.wide else {}
-    return {"name": column.name, "type": column.type, "jsonPath": column.path, **priority}
-
-
-def _hash(version: dict[str, Any]) -> str:
-    text = json.dumps(version, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _node(node: Schema, definitions: Mapping[str, Schema], *, defaults: bool) -> Schema:
     """Convert a node of the schema with its children."""
     below = partial(_node, definitions=definitions, defaults=defaults)
     out: Schema = {}
-    for keyword, value in _inlined(_without_null(node), definitions).items():
+    for keyword, value in _resolved(node, definitions).items():
         match keyword, value:
             case "properties", _:
                 out[keyword] = {name: below(child) for name, child in value.items()}
@@ -221,21 +211,15 @@ def _node(node: Schema, definitions: Mapping[str, Schema], *, defaults: bool) ->
     return _FOR_TYPE.get(str(out.get("type")), {}) | out
 
 
-def _inlined(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """Resolve the reference of a node. Keywords next to the reference take precedence."""
-    if "$ref" not in node:
-        return node
-    target = definitions[node["$ref"].removeprefix("#/$defs/")]
-    return target | {key: value for key, value in node.items() if key != "$ref"}
-
-
-def _without_null(node: Schema) -> Schema:
-    """Convert `X or null` to X, because an absent field means the same as null."""
-    if "anyOf" not in node:
-        return node
-    not_null: Schema
-    (not_null,) = (option for option in node["anyOf"] if option.get("type") != "null")
-    return not_null | {key: value for key, value in node.items() if key != "anyOf"}
+def _resolved(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Resolve a choice and a reference of a node. Keywords next to these take precedence."""
+    if "anyOf" in node:  # `X or null` is X, because an absent field means the same as null
+        (not_null,) = (option for option in node["anyOf"] if option.get("type") != "null")
+        node = not_null | {key: value for key, value in node.items() if key != "anyOf"}
+    if "$ref" in node:
+        target = definitions[node["$ref"].removeprefix("#/$defs/")]
+        node = target | {key: value for key, value in node.items() if key != "$ref"}
+    return node
 
 
 def _stated(default: Any) -> Any:

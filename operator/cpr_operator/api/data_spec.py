@@ -51,9 +51,9 @@ class Data(SpecModel):
     """For Custom data: package.module:factory in the image. It is called with uri and returns an indexable dataset: the
     same rows in the same order in every trainer, and after every restart."""
     columns: Columns | None = None
-    """Which columns of a CSV, TSV or Parquet table, or of Custom data, feed the model."""
+    """The columns of a CSV, TSV or Parquet table, or of Custom data, that feed the model."""
     header: bool = True
-    """Whether each CSV or TSV file begins with a line of names."""
+    """True if each CSV or TSV file begins with a line of names."""
     epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Number of passes over the data."""
     samples: Annotated[int, Field(ge=1, le=2**50)] | None = None

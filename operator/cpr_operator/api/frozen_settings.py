@@ -33,7 +33,11 @@ def replay_policy(spec: CPRJobSpec, before: ReplayPolicy | None = None) -> Repla
         return ReplayPolicy(
             reason=f"rows that {spec.snapshots.strategy} saves between cuts would have pushes applied twice"
         )
-    memory, spill = _memory_bytes(spec), read_bytes(replay.spill) or 0
+    memory, spill = read_bytes(replay.memory) or 0, read_bytes(replay.spill) or 0
+    if replay.memory is None:
+        limit = limit_of(main_container(spec.trainers.template).get("resources"), "memory")
+        share = (DEFAULT_MIB * _MIB if limit is None else limit) // _SHARE // _MIB * _MIB
+        memory = min(max(share, _LEAST), _MOST)
     capacity = f"{write_bytes(memory)} of pushes" + (f", and {write_bytes(spill)} more on disk," if spill else "")
     return ReplayPolicy(memory, spill, f"trainers keep up to {capacity} for shards that are replaced")
 
@@ -62,12 +66,3 @@ def worker_count(spec: CPRJobSpec, before: Runtime | None = None) -> WorkerCount
     if spec.trainers.device == "cuda":
         return WorkerCount(count=1, reason="the network is computed on a GPU")
     return WorkerCount(reason="the first leader measures how many are fastest, before the first step")
-
-
-def _memory_bytes(spec: CPRJobSpec) -> int:
-    stated = spec.recovery.replay.memory
-    if stated is not None:
-        return read_bytes(stated) or 0
-    limit = limit_of(main_container(spec.trainers.template).get("resources"), "memory")
-    share = (DEFAULT_MIB * _MIB if limit is None else limit) // _SHARE // _MIB * _MIB
-    return min(max(share, _LEAST), _MOST)

@@ -12,7 +12,7 @@ from cpr_contract.codec import MAX_LENGTH, pack, to_json
 from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
-from cpr_operator.api.data_spec import Columns, Data
+from cpr_operator.api.data_spec import Columns
 from cpr_operator.api.evaluation_spec import Evaluation
 from cpr_operator.api.frozen_settings import replay_policy, worker_count
 from cpr_operator.api.model_spec import ModelSpec, Table
@@ -50,12 +50,18 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
     """
     replay = replay or replay_policy(spec)
     count = (workers or worker_count(spec)).count
+    data = spec.data
     return contract.JobSpec(
         contract=version,
         job_uid=uid,
         job_name=name,
-        model=_model(spec.model, spec.data.columns),
-        data=_data(spec.data),
+        model=_model(spec.model, data.columns),
+        data=_copied(
+            contract.DataSpec,
+            data,
+            columns=None if data.columns is None else _copied(contract.ColumnsSpec, data.columns),
+            store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
+        ),
         trainers=spec.trainers.replicas,
         shards=spec.shards.replicas,
         snapshots=_snapshots(spec.snapshots, spec.restore_from, found),
@@ -94,12 +100,17 @@ def _copied(kind: type[_Part], part: SpecModel, **others: Any) -> _Part:
 
 def _model(model: ModelSpec, columns: Columns | None) -> ContractModel:
     predicted = {} if columns is None else {"labels": columns.labels, "targets": columns.targets}
+    dense = model.dense_optimizer
+    defaults = _DENSE_DEFAULTS.get(dense.kind, {})
+    unstated = [name for name in defaults if getattr(dense, name) is None]
     return ContractModel(
         embedding_dim=model.embedding_dim,
         bottom_mlp=model.bottom_mlp or (),
         top_mlp=model.top_mlp or (),
         tables=tuple(map(_table, model.tables)),
-        dense_optimizer=_dense(model.dense_optimizer),
+        dense_optimizer=_copied(
+            OptimizerSpec, dense, schedule=_schedule(dense), **{name: defaults[name] for name in unstated}
+        ),
         sparse_optimizer=_sparse(model.sparse_optimizer),
         entrypoint=model.entrypoint,
         features=tuple(_copied(FeatureSpec, feature) for feature in model.features or ()),
@@ -120,27 +131,12 @@ def _table(table: Table) -> TableSpec:
     )
 
 
-def _dense(optimizer: DenseOptimizer) -> OptimizerSpec:
-    defaults = _DENSE_DEFAULTS.get(optimizer.kind, {}).items()
-    unstated = {name: value for name, value in defaults if getattr(optimizer, name) is None}
-    return _copied(OptimizerSpec, optimizer, schedule=_schedule(optimizer), **unstated)
-
-
 def _sparse(optimizer: TableOptimizer) -> SparseOptimizerSpec:
     return _copied(SparseOptimizerSpec, optimizer, schedule=_schedule(optimizer))
 
 
 def _schedule(optimizer: DenseOptimizer | TableOptimizer) -> tuple[PhaseSpec, ...]:
     return tuple(_copied(PhaseSpec, phase) for phase in optimizer.schedule)
-
-
-def _data(data: Data) -> contract.DataSpec:
-    return _copied(
-        contract.DataSpec,
-        data,
-        columns=None if data.columns is None else _copied(contract.ColumnsSpec, data.columns),
-        store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
-    )
 
 
 def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
@@ -152,7 +148,10 @@ def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
 
 
 def _snapshots(snapshots: Snapshots, restore: RestoreFrom | None, found: str | None) -> contract.SnapshotSpec:
-    anchor = snapshots.restore_from if restore is None else restore.anchor
+    anchor, by_name = snapshots.restore_from, None
+    if restore is not None:
+        tables = tuple(_copied(contract.TableSourceSpec, each) for each in restore.map or ())
+        anchor, by_name = restore.anchor, _copied(contract.ByNameSpec, restore, map=tables)
     return _copied(
         contract.SnapshotSpec,
         snapshots,
@@ -160,10 +159,5 @@ def _snapshots(snapshots: Snapshots, restore: RestoreFrom | None, found: str | N
         dense_interval_s=float(snapshots.dense_interval_seconds),
         restore_from=anchor or found,
         max_bytes_per_s=snapshots.max_bytes_per_second,
-        by_name=None if restore is None else _by_name(restore),
+        by_name=by_name,
     )
-
-
-def _by_name(restore: RestoreFrom) -> contract.ByNameSpec:
-    tables = tuple(_copied(contract.TableSourceSpec, each) for each in restore.map or ())
-    return _copied(contract.ByNameSpec, restore, map=tables)

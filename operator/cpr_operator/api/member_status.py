@@ -97,12 +97,12 @@ class Shard(Member):
     """The lowest floor since its last report of losses. It may miss samples from there on. Absent once it reports.
     After a flush it is the number of all samples, because none is missing."""
     allowance: Count = 0
-    """The sample up to which training may go on without this shard, covered by its reservation; 0 if training
+    """The sample up to which training may continue without this shard, covered by its reservation; 0 if training
     waits."""
     lost_row_updates: Count | None = None
     """Updates of its rows lost since the job began; absent until it reports them, and after a rollback."""
     lost_row_updates_exact: bool = True
-    """Whether lostRowUpdates is exact; otherwise it is an upper bound."""
+    """True if lostRowUpdates is exact; otherwise it is an upper bound."""
     may_restore: bool = True
     """False while its previous pod may still commit a flush."""
     predecessor: Predecessor | None = None

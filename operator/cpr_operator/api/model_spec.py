@@ -89,7 +89,7 @@ class Feature(SpecModel):
     None: the network gets the sequence of vectors and its length, which needs an entrypoint. If absent, each sample has
     one id."""
     max_length: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Of more ids in a sample, the last ones are used. Default: all are used."""
+    """The maximum number of ids of a sample: the last ones are used. Default: all are used."""
     weights: ColumnName | None = None
     """The column with a list of weights, one for each id. Sum multiplies the vectors by them, and a sequence brings
     them along. Default: no weights."""

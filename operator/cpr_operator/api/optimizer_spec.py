@@ -65,7 +65,7 @@ class DenseOptimizer(SpecModel):
     """Weight decay: an L2 penalty in the gradient, but decoupled from it for AdamW. Default: 0.01 for
     AdamW, 0 for the others."""
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Gradients whose norm over all parameters is larger are scaled down to this norm before each step. Default: no
+    """The maximum norm of the gradients over all parameters: larger ones are scaled down before each step. Default: no
     limit."""
 
 

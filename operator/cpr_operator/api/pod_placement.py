@@ -18,7 +18,7 @@ class Toleration(Model):
     key: Label = ""
     """The key of the taint. Empty: every key."""
     operator: Literal["", "Exists", "Equal", "Lt", "Gt"] = ""
-    """How the value is compared. Empty: Equal."""
+    """The comparison of the value. Empty: Equal."""
     value: Label = ""
     """The value of the taint."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""

@@ -35,7 +35,7 @@ class HeldOut(Model):
     """An evaluation on held-out rows, of the first label."""
 
     step: Count
-    """The step whose model was scored."""
+    """The step of the model that was scored."""
     samples: Count
     """The samples that it was trained on."""
     scored: Count
@@ -84,7 +84,7 @@ class Progress(Model):
     """Other metrics over the same samples, by name: calibration of a single label, or LABEL.auc, LABEL.logloss and
     LABEL.calibration of several, and the network's own metrics."""
     held_out: HeldOut | None = None
-    """The last evaluation on held-out rows, if spec.evaluation asks for any."""
+    """The last evaluation on held-out rows, if spec.evaluation requests any."""
     eta_seconds: Seconds | None = None
     """Expected remaining time at the present speed."""
     degraded_samples: Count = 0
@@ -133,19 +133,14 @@ class HistoryPoint(NamedTuple):
     """Rises with each rollback."""
 
 
-def _to_line(point: HistoryPoint) -> str:
-    return ",".join("" if value is None else str(value) for value in point)
-
-
-def _from_line(value: object) -> object:
-    """Split a line into its fields, and leave anything else to pydantic."""
-    return [word or None for word in value.split(",")] if isinstance(value, str) else value
-
-
 #: A `HistoryPoint` in Python, one line in JSON.
 Point = Annotated[
     HistoryPoint,
-    BeforeValidator(_from_line),
-    PlainSerializer(_to_line, return_type=str, when_used="json"),
+    BeforeValidator(lambda text: [word or None for word in text.split(",")] if isinstance(text, str) else text),
+    PlainSerializer(
+        lambda point: ",".join("" if value is None else str(value) for value in point),
+        return_type=str,
+        when_used="json",
+    ),
     WithJsonSchema({"type": "string", "maxLength": MAX_LINE}),
 ]

@@ -20,7 +20,7 @@ class Recovery(Model):
     reason: Sentence = ""
     """Why it was chosen."""
     lost_shards: Annotated[tuple[Count, ...], Field(max_length=MAX_SHARDS)] = ()
-    """Shards whose state was lost. They count as one failure, with any number of pods that died meanwhile."""
+    """Shards that lost their state. They count as one failure, with any number of pods that died meanwhile."""
     load_seconds: Seconds = 0
     """The longest time that a member took to load a save so far."""
     degraded_before: Count = 0
@@ -43,7 +43,7 @@ class FailureRecord(Model):
     process: Annotated[Count, Field(alias="life")] = 0
     """The number of the process that ended, within the incarnation, if its pod stayed; 0 if the pod was lost."""
     tier: Word = "NewPod"
-    """How it was recovered: InPlace, by another process in the same pod, with its memory; Parity, by another pod that
+    """The kind of recovery: InPlace, by another process in the same pod, with its memory; Parity, by another pod that
     computed its rows from other shards; Spare, by a pod that waited for this; or NewPod."""
     pod: Name = ""
     """The pod's name."""
@@ -58,19 +58,19 @@ class FailureRecord(Model):
     exit_code: int | None = None
     """The process's exit code, if known."""
     counted: bool = False
-    """Whether it counts towards the restart limit, as only the first failure of an incident does."""
+    """True if it counts towards the restart limit, as only the first failure of an incident does."""
     lost_samples: Count | None = None
     """Samples lost on this shard, or on every shard for a trainer; absent until known."""
     replayed_samples: Count = 0
     """Samples that trainers pushed again to this shard, each its own. They are therefore not lost."""
     replayed_in_order: bool = True
-    """Whether the shard applied them in the same order as its predecessor."""
+    """True if the shard applied them in the same order as its predecessor."""
     lost_row_updates: Count | None = None
     """Lost updates of this shard's rows; absent until known, and for trainers, which hold no rows."""
     lost_row_updates_exact: bool = True
-    """Whether lostRowUpdates is exact; otherwise it is an upper bound."""
+    """True if lostRowUpdates is exact; otherwise it is an upper bound."""
     action: Word = ""
-    """What was done: ReplaceShards, ReplaceTrainers, RollBack, Fail, or RestartInPlace, which the pod does itself."""
+    """The action: ReplaceShards, ReplaceTrainers, RollBack, Fail, or RestartInPlace, which the pod does itself."""
     recovery_seconds: Seconds | None = None
     """Time from the detection of the failure until training resumed; absent until then. In place: time from the end of
     the process until the next one served or trained, as measured in the pod; absent until it is reported."""

@@ -88,7 +88,7 @@ class RestoreFrom(SpecModel):
         ]
         | None
     ) = None
-    """Tables whose name in the anchor is another one."""
+    """Tables that have another name in the anchor."""
     dense: Dense = "ByName"
     """ByName: the dense network starts from the anchor's parameters, buffers and optimizer state. Initialise: it starts
     from initial values, and missing and extra do not apply to it."""

@@ -42,9 +42,9 @@ class Snapshots(SpecModel):
     """The earlier save that a shard's save of changed rows is based on. Consecutive: the last one. OneShot: the last
     full one. Intermittent: the last full one, until a new full save is expected to cost less."""
     strategy: Strategy = "Full"
-    """Which rows each shard also saves between cuts, so that they are fresher after a restore. Full: none. MFU: the
-    most frequently updated. SSU: a sample of those in use. SCAR: the farthest from their last save. Growth: those whose
-    RowWiseAdagrad accumulator grew most, by its square root."""
+    """The rows that each shard also saves between cuts, so that they are fresher after a restore. Full: none. MFU: the
+    most frequently updated. SSU: a sample of those in use. SCAR: the farthest from their last save. Growth: those with
+    the largest growth of the square root of their RowWiseAdagrad accumulator."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.125
     """The portion of the rows of large tables that a priority save holds. Priority saves are 1 / fraction times as
     frequent as cuts. Small tables are saved whole."""
@@ -84,9 +84,9 @@ class AccuracyBudget(SpecModel):
     """The accuracy that failures may cost, stated in one of two ways."""
 
     type: Literal["PortionOfLostSamples", "AUCDrop"] = "PortionOfLostSamples"
-    """Which of the fields below states the budget: portionOfLostSamples or aucDrop."""
+    """The field that states the budget: portionOfLostSamples or aucDrop."""
     portion_of_lost_samples: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """The portion of all samples, averaged over the shards, whose updates may be lost. 0 allows none. A recovery that
+    """The portion of all samples, averaged over the shards, that may lose their updates. 0 allows none. A recovery that
     would exceed the budget rolls the whole job back instead."""
     auc_drop: AucDrop | None = None
     """The AUC that may be lost, and the AUC that lost samples cost."""

@@ -119,7 +119,7 @@ class Trainers(SpecModel):
     """Number of trainers. It may change while the job trains: all trainers stop after the same step, save, and continue
     with the new number, and nothing is lost. In a shadow mode of denseSync they wait for the slowest at that step."""
     dense_sync: DenseSync = "AllReduce"
-    """How the copies of the dense network are synchronised. AllReduce: all trainers take each step together. ShadowMA,
+    """The synchronisation of copies of the dense network. AllReduce: all trainers take each step together. ShadowMA,
     ShadowBMUF, ShadowEASGD: each trainer trains its part of every batch at its own pace, and a background thread
     averages the copies, so that no trainer waits for a slow or dead one. They need at least two trainers."""
     precision: Precision = "fp32"
@@ -136,8 +136,8 @@ class Trainers(SpecModel):
     """Number of threads of a trainer that compute parts of its slice in parallel, on one copy of the dense network,
     each on its share of the trainer's CPUs. Results are the same up to rounding. More than one pays off if the network
     is too small to keep all CPUs busy. Auto: before the first step, the first leader measures how many are fastest, and
-    all trainers use it for the lifetime of the job (status.runtime.workers). State a number in jobs whose results
-    are compared bit for bit. With device cuda it is 1. Default: Auto."""
+    all trainers use it for the lifetime of the job (status.runtime.workers). State a number in jobs with results
+    that are compared bit for bit. With device cuda it is 1. Default: Auto."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""
@@ -213,7 +213,7 @@ class CPRJobSpec(SpecModel):
     accuracy_budget: AccuracyBudget
     """The accuracy that failures may cost."""
     recovery: RecoveryPolicy = RecoveryPolicy()
-    """How the job recovers from a lost shard."""
+    """The policy for recoveries."""
     model: ModelSpec
     """The model to train."""
     data: Data

@@ -134,9 +134,9 @@ class Condition(Model):
     """A metav1.Condition."""
 
     type: ConditionType
-    """What the condition is about."""
+    """The type of the condition."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """The status of the condition: True if it holds."""
     reason: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
     """Why, in one CamelCase word."""
     message: Sentence = ""
@@ -171,10 +171,10 @@ class Runtime(Model):
     """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
     quota: Quota | None = None
     """The quota of a queue of Kueue that the pods run under; absent if the job is in no queue."""
-    replay: ReplayPolicy = ReplayPolicy(reason="the job was started by a release whose trainers keep no pushes")
-    """Whether trainers push again what a replaced shard has lost, and why, or why not."""
+    replay: ReplayPolicy = ReplayPolicy(reason="the job was started by a release without replay")
+    """The policy by which trainers push lost updates again to a replaced shard, and its reason."""
     restart_rules: bool = False
-    """Whether the container of a shard that is killed restarts in its pod, with all rows, by restart rules that the
+    """True if the container of a killed shard restarts in its pod, with all rows. It needs restart rules, which the
     cluster had when the job started (Kubernetes 1.35)."""
     workers: WorkerCount | None = None
     """The number of workers of each trainer. Absent in jobs started by version 0.1.0."""
@@ -356,8 +356,8 @@ class Status(Model):
     dense: Dense = Dense()
     """The saves of the dense network."""
     aligning: Annotated[bool, Field(alias="meeting")] = False
-    """Whether all trainers stop at a common step, to change their number in a shadow mode. In a suspended job: whether
-    they had reached it at the newest anchor."""
+    """True while all trainers are to stop at a common step, to change their number in a shadow mode. In a suspended
+    job: True if they had reached it at the newest anchor."""
     recovery: Recovery | None = None
     """The recovery under way, if any."""
     failures: Annotated[tuple[FailureRecord, ...], Field(max_length=MAX_FAILURES)] = ()

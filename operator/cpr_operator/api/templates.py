@@ -127,17 +127,13 @@ def _lists(parent: Mapping[str, Any], part: str, where: str) -> Iterator[BadPart
     for number, item in enumerate(value):
         if not isinstance(item, Mapping):
             yield BadPart(f"{path}[{number}]", f"must be a map, not {_kind(item)}", _REMEDY)
-        elif key is not None and not _is_key(item.get(key)):
+        elif key is not None and (not isinstance(named := item.get(key), str | int) or isinstance(named, bool)):
             yield BadPart(f"{path}[{number}].{key}", "is missing, or neither a string nor a number", _REMEDY)
 
 
 def _items(parent: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
     value = parent.get(part)
     return [item if isinstance(item, Mapping) else {} for item in value] if isinstance(value, list) else []
-
-
-def _is_key(value: object) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def _kind(value: object) -> str:

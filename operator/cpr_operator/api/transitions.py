@@ -19,15 +19,28 @@ BUDGET_ABOVE_SPENT = Rule(
 )
 
 
-def _frozen(field: str) -> Rule:
-    """Return the rule for a required part of spec that must not change once the job has started."""
+#: An absent field is Auto.
+_WORKERS = "(has({0}.workers) ? {0}.workers : dyn('Auto'))"
+
+
+def _frozen(field: str, unchanged: str = "", when: str = "", remedy: str = "") -> Rule:
+    """Return the rule for a part of spec that must not change once the job has started.
+
+    unchanged: the condition in CEL, unless the two are simply compared. when: where the rule holds, for its message.
+    """
     return Rule(
         "",
         f"spec.{field}",
-        "cannot be changed once the job has started",
-        "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
-        f"!({_STARTED}) || self.spec.{field} == oldSelf.spec.{field}",
+        f"cannot be changed{when} once the job has started",
+        remedy or "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
+        f"!({_STARTED}) || {unchanged or f'self.spec.{field} == oldSelf.spec.{field}'}",
     )
+
+
+def _equal_or_absent(field: str) -> str:
+    """Return the condition that an optional part of spec has not changed."""
+    now, before = f"self.spec.{field}", f"oldSelf.spec.{field}"
+    return f"(has({now}) ? has({before}) && {now} == {before} : !has({before}))"
 
 
 def _while_suspended(field: str) -> Rule:
@@ -42,48 +55,11 @@ def _while_suspended(field: str) -> Rule:
     )
 
 
-RESTORE_FROM = Rule(
-    "",
-    "spec.restoreFrom",
-    "cannot be changed once the job has started",
-    "delete the job and apply it again",
-    f"!({_STARTED}) || (has(self.spec.restoreFrom) ? has(oldSelf.spec.restoreFrom)"
-    " && self.spec.restoreFrom == oldSelf.spec.restoreFrom : !has(oldSelf.spec.restoreFrom))",
-)
-REDUNDANCY = Rule(
-    "",
-    "spec.recovery.redundancy",
-    "cannot be changed once the job has started",
-    "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
-    f"!({_STARTED}) || (has(self.spec.recovery.redundancy) ? has(oldSelf.spec.recovery.redundancy)"
-    " && self.spec.recovery.redundancy == oldSelf.spec.recovery.redundancy"
-    " : !has(oldSelf.spec.recovery.redundancy))",
-)
-#: An absent field is Auto.
-_WORKERS = "(has({0}.workers) ? {0}.workers : dyn('Auto'))"
-WORKERS = Rule(
-    "",
-    "spec.trainers.workers",
-    "cannot be changed once the job has started",
-    "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
-    f"!({_STARTED}) || {_WORKERS.format('self.spec.trainers')} == {_WORKERS.format('oldSelf.spec.trainers')}",
-)
-SHARDS_LOCKSTEP = Rule(
-    "",
-    "spec.shards.replicas",
-    "cannot be changed in a shadow mode of spec.trainers.denseSync once the job has started",
-    "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
-    f"!({_STARTED}) || self.spec.trainers.denseSync == 'AllReduce'"
-    " || self.spec.shards.replicas == oldSelf.spec.shards.replicas",
-)
 SHARDS = _while_suspended("shards.replicas")
-WHILE_SUSPENDED = (
-    SHARDS,
-    _while_suspended("trainers.template"),
-    _while_suspended("shards.template"),
-    _while_suspended("failurePolicy.startupDeadlineSeconds"),
-)
-FROZEN = (
+#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas, recovery.deadlineSeconds and
+#: recovery.onDeadline. The rules sit at the root, because a rule on an optional field is skipped when the field comes
+#: or goes.
+TRANSITIONS = (
     *map(
         _frozen,
         (
@@ -104,11 +80,20 @@ FROZEN = (
             "failurePolicy.silenceSeconds",
         ),
     ),
-    REDUNDANCY,
-    RESTORE_FROM,
-    WORKERS,
+    _frozen("recovery.redundancy", _equal_or_absent("recovery.redundancy")),
+    _frozen("restoreFrom", _equal_or_absent("restoreFrom"), remedy="delete the job and apply it again"),
+    _frozen(
+        "trainers.workers",
+        f"{_WORKERS.format('self.spec.trainers')} == {_WORKERS.format('oldSelf.spec.trainers')}",
+    ),
+    SHARDS,
+    _while_suspended("trainers.template"),
+    _while_suspended("shards.template"),
+    _while_suspended("failurePolicy.startupDeadlineSeconds"),
+    _frozen(
+        "shards.replicas",
+        "self.spec.trainers.denseSync == 'AllReduce' || self.spec.shards.replicas == oldSelf.spec.shards.replicas",
+        when=" in a shadow mode of spec.trainers.denseSync",
+    ),
+    BUDGET_ABOVE_SPENT,
 )
-#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas, recovery.deadlineSeconds and
-#: recovery.onDeadline. The rules sit at the root, because a rule on an optional field is skipped when the field comes
-#: or goes.
-TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, SHARDS_LOCKSTEP, BUDGET_ABOVE_SPENT)

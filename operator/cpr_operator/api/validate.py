@@ -228,7 +228,10 @@ def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...])
         case "missing":
             message, remedy = "is missing", "add it"
         case "extra_forbidden":
-            message, remedy = "is not a field of a CPRJob", _nearest(details["loc"], model)
+            known = tuple(_schema_at(details["loc"][:-1], model)["properties"])
+            similar = difflib.get_close_matches(to_camel(str(details["loc"][-1])), known, n=1)
+            message = "is not a field of a CPRJob"
+            remedy = f"did you mean {similar[0]}?" if similar else f"remove it, or use one of {', '.join(known)}"
         case "literal_error":
             message, remedy = f"{_shown(value)} is not one of {context['expected']}", f"use one of them{quoted}"
         case "string_type" if quoted:
@@ -250,13 +253,6 @@ def _path(location: tuple[int | str, ...]) -> str:
 def _shown(value: object) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
-
-
-def _nearest(location: tuple[int | str, ...], model: type[Model]) -> str:
-    """Return the remedy for an unknown field: a field with a similar name, or the list of fields."""
-    known = tuple(_schema_at(location[:-1], model)["properties"])
-    similar = difflib.get_close_matches(to_camel(str(location[-1])), known, n=1)
-    return f"did you mean {similar[0]}?" if similar else f"remove it, or use one of {', '.join(known)}"
 
 
 def _schema_at(location: tuple[int | str, ...], model: type[Model]) -> dict[str, Any]:

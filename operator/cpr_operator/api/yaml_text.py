@@ -110,7 +110,10 @@ _Writer.add_implicit_resolver("ambiguous", _AMBIGUOUS, None)
 
 def _documents(text: str | bytes) -> Iterator[Any]:
     try:
-        composer = _Composer(_without_tabs(_decoded(text)))
+        if isinstance(text, bytes):
+            is_utf_16 = text.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE))
+            text = text.decode("utf-16" if is_utf_16 else "utf-8")
+        composer = _Composer(_without_tabs(text))
         while composer.check_node():
             if (node := composer.get_node()) is not None:
                 yield _Converter().value(node)
@@ -122,12 +125,6 @@ def _documents(text: str | bytes) -> Iterator[Any]:
         raise YamlTextError(f"position {error.position + 1}: the character {name} is not allowed") from None
     except UnicodeDecodeError as error:
         raise YamlTextError(f"byte {error.start + 1}: the text is not {error.encoding.upper()}") from None
-
-
-def _decoded(text: str | bytes) -> str:
-    if isinstance(text, str):
-        return text
-    return text.decode("utf-16" if text.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)) else "utf-8")
 
 
 def _without_tabs(text: str) -> str:

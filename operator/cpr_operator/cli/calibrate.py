@@ -11,12 +11,13 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.snapshots_spec import AccuracyBudget
 from cpr_operator.api.validate import parse_document
 from cpr_operator.cli.command_options import check_plot
+from cpr_operator.cli.console import plain_table
 from cpr_operator.cli.document import read_single, set_value
 from cpr_operator.cli.sensitivity import CONFIDENCE, FAILURES, Pair, Sensitivity, design, measure, pair_runs
 from cpr_operator.cli.trainer_process import progress_bar, run_experiment, trial_progress
@@ -82,7 +83,12 @@ def as_json(job: str, shards: int, pairs: Sequence[Pair], found: Sensitivity) ->
 def print_calibration(console: Console, pairs: Sequence[Pair], found: Sensitivity, budget: AccuracyBudget) -> None:
     """Print a line for each level, the sensitivity, and the lines for the manifest."""
     console.print(_levels(pairs), "", sep="\n", highlight=False)
-    for line in (_finding(found), *_advice(found, budget)):
+    interval = f"{CONFIDENCE:.0%} interval {found.low:.2g} to {found.high:.2g}, over {found.seeds} seeds"
+    measured = f"[bold]sensitivity {found.estimate:.2g}[/bold] AUC per unit of PLS ({interval}"
+    finding = [f"{measured}; the worst single run {found.worst:.2g})"]
+    if not found.distinguishable:
+        finding.append("[yellow]not distinguishable from 0[/yellow]: more --seeds or more samples narrow the interval")
+    for line in (*finding, *_advice(found, budget)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -106,9 +112,8 @@ def plot(path: Path, pairs: Sequence[Pair], found: Sensitivity, title: str) -> N
 
 
 def _levels(pairs: Sequence[Pair]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("lost samples (PLS)", "runs", "AUC drop, mean", "least", "most", "drop / PLS", "log loss rise, mean"):
-        table.add_column(title, header_style="dim", justify="right")
+    titles = ("lost samples (PLS)", "runs", "AUC drop, mean", "least", "most", "drop / PLS", "log loss rise, mean")
+    table = plain_table(*(Column(title, justify="right") for title in titles))
     for level in sorted({pair.level for pair in pairs}):
         here = [pair for pair in pairs if pair.level == level]
         drops, portion = [pair.auc_drop for pair in here], fmean(pair.pls for pair in here)
@@ -120,15 +125,6 @@ def _levels(pairs: Sequence[Pair]) -> Table:
             f"{fmean(pair.log_loss_rise for pair in here):+.5f}",
         )
     return table
-
-
-def _finding(found: Sensitivity) -> str:
-    interval = f"{CONFIDENCE:.0%} interval {found.low:.2g} to {found.high:.2g}, over {found.seeds} seeds"
-    measured = f"[bold]sensitivity {found.estimate:.2g}[/bold] AUC per unit of PLS ({interval}"
-    finding = f"{measured}; the worst single run {found.worst:.2g})"
-    if found.distinguishable:
-        return finding
-    return f"{finding}\n[yellow]not distinguishable from 0[/yellow]: more --seeds or more samples narrow the interval"
 
 
 def _advice(found: Sensitivity, budget: AccuracyBudget) -> tuple[str, ...]:

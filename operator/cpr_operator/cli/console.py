@@ -14,6 +14,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
+from rich.table import Column, Table
 
 from cpr_operator.api.terminal_text import printable
 from cpr_operator.cli.command_errors import CommandLineError, UsageError
@@ -75,15 +76,11 @@ def reported_errors() -> Iterator[None]:
     except InvalidSpecError as error:
         show_invalid("the job", error.invalid, err)
         raise typer.Exit(1) from error
-    except CommandLineError as error:
-        _print_error(error)
-        raise typer.Exit(error.exit_code) from error
-    except InvalidStatusError as error:
-        _print_error(error)
-        raise typer.Exit(1) from error
-    except ClusterError as error:
-        _print_error(error)
-        raise typer.Exit(UsageError.exit_code) from error
+    except (CommandLineError, InvalidStatusError, ClusterError) as error:
+        err.print(f"[red]cprjob:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        if isinstance(error, ClusterError):
+            raise typer.Exit(UsageError.exit_code) from error
+        raise typer.Exit(error.exit_code if isinstance(error, CommandLineError) else 1) from error
 
 
 @contextlib.contextmanager
@@ -103,5 +100,6 @@ def show_invalid(title: str, invalid: tuple[Invalid, ...], console: Console) -> 
         console.print(f"      {escape(each.remedy)}", style="dim")
 
 
-def _print_error(error: Exception) -> None:
-    err.print(f"[red]cprjob:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+def plain_table(*columns: Column | str, title: str | None = None) -> Table:
+    """Return a table without lines, with these columns or titles of columns."""
+    return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold dim")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json as jsons
 from collections.abc import Mapping
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_contract.codec import from_json, to_dict
+from cpr_contract.codec import to_dict
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest
 from cpr_operator.api.validate import parse_job
 from cpr_operator.cli.document import read_single
-from cpr_operator.cli.trainer_process import run_role
+from cpr_operator.cli.trainer_process import answer, run_role
 
 _MANIFESTS = (".yaml", ".yml")
 #: The exit code for data with bad rows.
@@ -34,8 +34,7 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
         # As text, because a Path would drop the slash that marks a folder.
         target = f"{Path.cwd()}/{target}"
     request = InspectionRequest(None if job is not None else target)
-    with closing(run_role("inspect", job, request, environment)) as lines:
-        (found,) = (from_json(Inspection, line) for line in lines)
+    found = answer(Inspection, partial(run_role, environment=environment), "inspect", job, request)
     scored = found.scored
     if as_json:
         own = {} if scored is None else {"evaluation": to_dict(scored)}
@@ -60,8 +59,12 @@ def show(found: DataStats, console: Console) -> None:
     if read_by_job:
         table.add_column("used as")
     for column in found.columns:
-        bags = [_bags(column)] if has_bags else []
-        table.add_row(*_cells(column, found.rows), *bags, *([escape(column.feeds)] if read_by_job else []))
+        cells = _cells(column, found.rows)
+        if has_bags:
+            cells.append("" if column.bag_mean is None else f"{column.bag_mean:.1f}, at most {column.bag_most:,}")
+        if read_by_job:
+            cells.append(escape(column.feeds))
+        table.add_row(*cells)
     header = "" if found.format == "Parquet" else f", {'with' if found.header else 'without'} a header"
     console.print(f"{found.format}{header}: {_count(found.files, 'file')}, {_count(found.rows, 'row')}")
     console.print(table)
@@ -78,15 +81,11 @@ def show(found: DataStats, console: Console) -> None:
         )
 
 
-def _cells(column: ColumnStats, rows: int) -> tuple[str, ...]:
+def _cells(column: ColumnStats, rows: int) -> list[str]:
     missing = f"{column.missing / rows:.1%}" if column.missing else "0"
     bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
     distinct = "" if column.distinct is None else f"{column.distinct:,}"
-    return (escape(column.name), escape(column.kind), missing, *bounds, distinct)
-
-
-def _bags(column: ColumnStats) -> str:
-    return "" if column.bag_mean is None else f"{column.bag_mean:.1f}, at most {column.bag_most:,}"
+    return [escape(column.name), escape(column.kind), missing, *bounds, distinct]
 
 
 def _count(number: int, noun: str) -> str:

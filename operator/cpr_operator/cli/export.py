@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from cpr_contract.requests import Evaluation, EvaluationRequest, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.command_errors import DocumentError, TrialError
-from cpr_operator.cli.trainer_process import RunRole, TrainerPod, check_trainer_image
+from cpr_operator.cli.trainer_process import RunRole, TrainerPod, answer, check_trainer_image
 
 #: The file that is written after all others.
 LAST = "model.json"
@@ -57,11 +56,7 @@ def export(job_spec: str, request: ExportRequest, to: str, environment: Mapping[
     """
     check_trainer_image()
     command = (sys.executable, "-m", "cpr_trainer", *_arguments(request, to))
-    variables = {
-        env.TERMINATION_FILE: "/dev/stderr",
-        **environment,
-        env.SPEC: job_spec,
-    }
+    variables = {env.TERMINATION_FILE: "/dev/stderr", **environment, env.SPEC: job_spec}
     return subprocess.run(command, env=variables, check=False).returncode  # noqa: S603 -- our own program
 
 
@@ -95,8 +90,7 @@ def evaluate(model: Model, console: Console, run: RunRole, *, as_json: bool) -> 
     Raises TrialError if the model or the data cannot be read, or no rows are held out.
     """
     job = from_json(JobSpec, unpack(model.job_spec))
-    with closing(run("evaluate", job, EvaluationRequest(model.anchor))) as lines:
-        (found,) = (from_json(Evaluation, line) for line in lines)
+    found = answer(Evaluation, run, "evaluate", job, EvaluationRequest(model.anchor))
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
         return

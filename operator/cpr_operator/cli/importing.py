@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_contract.codec import from_json, to_dict
-from cpr_contract.requests import Imported, ImportedTable, ImportRequest
+from cpr_contract.codec import to_dict
+from cpr_contract.requests import Imported, ImportRequest
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.cli.command_errors import OptionError
-from cpr_operator.cli.trainer_process import RunRole
+from cpr_operator.cli.trainer_process import RunRole, answer
 
 #: The name of an import, which is a part of keys.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
@@ -31,15 +30,12 @@ def checked(request: ImportRequest, *, here: bool) -> ImportRequest:
     """Return the request with absolute paths. Those in a pod (not `here`) must be absolute. Raises OptionError."""
     if not _NAME.fullmatch(request.name):
         raise OptionError(f"--name {request.name}: use at most 48 of a-z, 0-9 and -, none of these at an end")
-    return replace(request, sources=tuple(_absolute(source, here=here) for source in request.sources))
-
-
-def _absolute(source: str, *, here: bool) -> str:
-    if "://" in source or source.startswith("/"):
-        return source
-    if not here:
-        raise OptionError(f"--from {source}: a pod does not see this folder; name s3://bucket/key or /path in the pod")
-    return str(Path.cwd() / source)
+    relative = [source for source in request.sources if "://" not in source and not source.startswith("/")]
+    if relative and not here:
+        folder = f"--from {relative[0]}: a pod does not see this folder"
+        raise OptionError(f"{folder}; name s3://bucket/key or /path in the pod")
+    sources = (str(Path.cwd() / source) if source in relative else source for source in request.sources)
+    return replace(request, sources=tuple(sources))
 
 
 def parse_map(text: str) -> tuple[str, str]:
@@ -52,8 +48,7 @@ def parse_map(text: str) -> tuple[str, str]:
 
 def import_model(job: JobSpec | None, request: ImportRequest, console: Console, run: RunRole, *, as_json: bool) -> None:
     """Import a model and print the result. If it raises TrialError, nothing is left in the store."""
-    with closing(run("import", job, request)) as lines:
-        (imported,) = (from_json(Imported, line) for line in lines)
+    imported = answer(Imported, run, "import", job, request)
     if as_json:
         console.print_json(json.dumps(to_dict(imported)))
     else:
@@ -76,19 +71,15 @@ def show(imported: Imported, console: Console) -> None:
     _list(console, "Not in the source, so with first values:", missing)
     _list(console, "In the source, and not used:", imported.unused)
     for each in imported.tables:
-        if each.ids != "RowNumber":
-            console.print(
-                f"{escape(_rows_of(each))}: make sure that it was trained so.", highlight=False, soft_wrap=True
-            )
+        if each.ids == "RowNumber":
+            continue
+        rows = f"the ids with a hash ({each.ids}) of r modulo {each.wanted_rows}"
+        if each.ids == "Vocabulary":
+            rows = "the r-th value of its vocabulary, and row 0 all other ids"
+        assumption = f"Row r of {each.name} has {rows}: make sure that it was trained so."
+        console.print(escape(assumption), highlight=False, soft_wrap=True)
     lines = write_documents(rules_for(imported)).splitlines()
     console.print("Start from it by", *(f"  {escape(line)}" for line in lines), sep="\n", highlight=False)
-
-
-def _rows_of(table: ImportedTable) -> str:
-    """Return the assumption of the job about the rows of a table."""
-    if table.ids == "Vocabulary":
-        return f"Row r of {table.name} has the r-th value of its vocabulary, and row 0 all other ids"
-    return f"Row r of {table.name} has the ids whose hash ({table.ids}) is r modulo {table.wanted_rows}"
 
 
 def _list(console: Console, title: str, names: Iterable[str]) -> None:
@@ -108,9 +99,12 @@ def rules_for(imported: Imported) -> dict[str, Any]:
         rules["dense"] = "Initialise"
     resized = [each for each in imported.tables if each.rows != each.wanted_rows]
     if resized:
-        rules["map"] = [{"table": each.name, "from": each.name, "resized": _resized(each)} for each in resized]
+        rules["map"] = [
+            {
+                "table": each.name,
+                "from": each.name,
+                "resized": "Truncate" if each.ids in {"RowNumber", "Vocabulary"} else "Rehash",
+            }
+            for each in resized
+        ]
     return {"restoreFrom": rules}
-
-
-def _resized(table: ImportedTable) -> str:
-    return "Truncate" if table.ids in {"RowNumber", "Vocabulary"} else "Rehash"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cpr_operator.cli.command_errors import DocumentError, OptionError
 from cpr_operator.cli.command_options import ClusterOptions, is_on_cluster, job_name
 from cpr_operator.cli.document import read_single
 from cpr_operator.cluster.local.objects import EventLine, read_events
+
+if TYPE_CHECKING:
+    from cpr_operator.client import Event
 
 
 def find_job(source: str | None, workdir: Path | None, kube: ClusterOptions) -> dict[str, Any]:
@@ -39,16 +42,14 @@ def find_job(source: str | None, workdir: Path | None, kube: ClusterOptions) -> 
 
 def find_events(
     job: Mapping[str, Any], source: str | None, workdir: Path | None, kube: ClusterOptions
-) -> tuple[EventLine, ...]:
+) -> tuple[EventLine | Event, ...]:
     """Return the events of a job that `find_job` found, oldest first; a job in a file has none.
 
     Raises ClusterRequestError.
     """
-    uid = str(job["metadata"].get("uid", ""))
     if workdir is not None:
-        return tuple(read_events(workdir, uid))
+        return tuple(read_events(workdir, str(job["metadata"].get("uid", ""))))
     if not is_on_cluster(source):
         return ()
     with kube.client() as client:
-        found = client.events(str(job["metadata"]["name"]))
-    return tuple(EventLine(each.time, uid, each.type, each.reason, each.message) for each in found)
+        return client.events(str(job["metadata"]["name"]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -12,13 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cpr_operator.api.base import parse_time
+from cpr_operator.api.base import epoch
 from cpr_operator.api.crd import COLUMNS, Column
-from cpr_operator.api.status import Condition, Status
 from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.cli.command_options import ListingForm
+from cpr_operator.cli.console import plain_table
 from cpr_operator.cli.progress_display import members
-from cpr_operator.cli.report import facts, failures, headline, overall_speed
+from cpr_operator.cli.report import clock, facts, failures, headline, overall_speed
 from cpr_operator.policy.plan import duration
 
 if TYPE_CHECKING:
@@ -57,17 +56,26 @@ def cell(document: Mapping[str, Any], column: Column, now: float) -> str:
         value = value.get(key) if isinstance(value, Mapping) else None
     if value is None:
         return ""
-    return duration(max(0.0, now - float(str(parse_time(value))))) if column.type == "date" else str(value)
+    return duration(max(0.0, now - (epoch(value) or 0.0))) if column.type == "date" else str(value)
 
 
 def description(job: Job, events: Iterable[Event]) -> Group:
     """Return the details of one job."""
-    status = job.status
-    parts: list[RenderableType] = [headline(job.name, status), _metadata(job), facts(status, _speed(status))]
+    spec, status = job.spec, job.status
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("namespace", job.namespace)
+    grid.add_row("created", f"{clock(job.created)} UTC")
+    grid.add_row("members", f"{spec.trainers.replicas} trainers, {spec.shards.replicas} shards")
+    speed = overall_speed(status) or status.progress.samples_per_second
+    parts: list[RenderableType] = [headline(job.name, status), grid, facts(status, speed)]
     if status.members:
         parts += ["", members(status, most=len(status.members))]
     if status.conditions:
-        parts += ["", _conditions(status.conditions)]
+        conditions = plain_table("condition", "status", "since (UTC)", "reason", "message", title="Conditions")
+        for each in status.conditions:
+            since = clock(each.last_transition_time)
+            conditions.add_row(each.type, each.status, since, escape(each.reason), escape(each.message))
+        parts += ["", conditions]
     if status.failures:
         parts += ["", failures(status.failures)]
     table = events_table(events)
@@ -76,44 +84,12 @@ def description(job: Job, events: Iterable[Event]) -> Group:
 
 def events_table(events: Iterable[Event]) -> Table:
     """Return a table with a row for each event, oldest first."""
-    shown = _titled("Events", "time (UTC)", "type", "reason", "message")
+    shown = plain_table("time (UTC)", "type", "reason", "message", title="Events")
     for event in events:
-        shown.add_row(_clock(event.time), *map(escape, (event.type, event.reason, event.message)))
+        shown.add_row(clock(event.time), *map(escape, (event.type, event.reason, event.message)))
     return shown
-
-
-def _speed(status: Status) -> float | None:
-    return overall_speed(status) or status.progress.samples_per_second
 
 
 def _document(jobs: Sequence[Job], *, single: bool) -> dict[str, Any]:
     documents = [dict(job.document) for job in jobs]
     return documents[0] if single else {"apiVersion": "v1", "kind": "List", "items": documents}
-
-
-def _metadata(job: Job) -> Table:
-    spec = job.spec
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("namespace", job.namespace)
-    grid.add_row("created", f"{_clock(job.created)} UTC")
-    grid.add_row("members", f"{spec.trainers.replicas} trainers, {spec.shards.replicas} shards")
-    return grid
-
-
-def _conditions(conditions: Iterable[Condition]) -> Table:
-    shown = _titled("Conditions", "condition", "status", "since (UTC)", "reason", "message")
-    for each in conditions:
-        since = _clock(each.last_transition_time)
-        shown.add_row(each.type, each.status, since, escape(each.reason), escape(each.message))
-    return shown
-
-
-def _titled(title: str, *columns: str) -> Table:
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in columns:
-        shown.add_column(column, header_style="dim")
-    return shown
-
-
-def _clock(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

@@ -42,9 +42,15 @@ def parse_kill(text: str) -> Kill:
     if not 0 <= fraction < 1:
         raise OptionError(f"{text!r}: the fraction must be at least 0 and below 1")
     role, index = cast("Role", match["role"]), int(match["index"])
-    if match["signal"] == _POD:
+    name = match["signal"] or "KILL"
+    if name == _POD:
         return Kill(role, index, fraction, pod=True)
-    return Kill(role, index, fraction, _signal(match["signal"] or "KILL", text))
+    try:
+        return Kill(role, index, fraction, signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
+    except KeyError:
+        raise OptionError(
+            f"{text!r}: unknown signal {name}; use POD, KILL, TERM, STOP or another signal's name"
+        ) from None
 
 
 def parse_member(text: str) -> tuple[Role, int]:
@@ -76,12 +82,3 @@ def due(kills: tuple[Kill, ...], samples: int, total: int) -> tuple[tuple[Kill, 
         else:
             now[kill.target] = kill
     return tuple(now.values()), tuple(later)
-
-
-def _signal(name: str, text: str) -> signal.Signals:
-    try:
-        return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
-    except KeyError:
-        raise OptionError(
-            f"{text!r}: unknown signal {name}; use POD, KILL, TERM, STOP or another signal's name"
-        ) from None

@@ -104,8 +104,8 @@ def import_(  # noqa: PLR0913 -- one parameter per option
         list[str] | None,
         typer.Option("--map", metavar="TENSOR=NAME", help="Take this tensor for a table, TABLE:sum, or a layer."),
     ] = None,
-    missing: Annotated[Missing, typer.Option(help="What to do if the source lacks tables or layers.")] = "Fail",
-    dense: Annotated[Dense, typer.Option(help="Whether to import the dense network.")] = "ByName",
+    missing: Annotated[Missing, typer.Option(help="The action if the source lacks tables or layers.")] = "Fail",
+    dense: Annotated[Dense, typer.Option(help="Import of the dense network: ByName or Initialise.")] = "ByName",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     kube: ClusterOptions,
 ) -> None:

@@ -17,10 +17,9 @@ from cpr_operator import policy
 from cpr_operator.api.frozen_settings import replay_in_force, worker_count
 from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, shard_bytes, step_traffic, steps_until_full
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Status, WorkerCount
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate
 from cpr_operator.cli.command_errors import DocumentError
-from cpr_operator.cli.console import show_invalid
+from cpr_operator.cli.console import plain_table, show_invalid
 from cpr_operator.cli.document import jobs_of, read_documents
 from cpr_operator.desired.advice import warnings
 from cpr_operator.policy import alternatives
@@ -71,14 +70,12 @@ def _validate_file(path: Path, console: Console) -> bool:
     if invalid:
         show_invalid(str(path), invalid, console)
         return False
-    console.print(f"[green]{escape(str(path))}[/green]: valid{_others(len(documents) - len(jobs))}")
+    others = len(documents) - len(jobs)
+    unchecked = f", {others} other object{'s' if others > 1 else ''} not checked" if others else ""
+    console.print(f"[green]{escape(str(path))}[/green]: valid{unchecked}")
     for job in jobs:
         show_warnings(parse_spec(job["spec"]), console)
     return True
-
-
-def _others(count: int) -> str:
-    return f", {count} other object{'s' if count > 1 else ''} not checked" if count else ""
 
 
 def plan(job: Any, *, as_json: bool, out: Console) -> None:
@@ -86,14 +83,15 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
 
     Raises InvalidSpecError, InvalidStatusError.
     """
-    spec, status, inputs = _read(job)
+    spec, status = parse_document(job), parse_status(job.get("status") or {})
+    inputs = plan_inputs(spec, status)
+    inputs = replace(inputs, shards=inputs.shards or spec.shards.replicas)
+    chosen = policy.plan(inputs)
     replay = replay_in_force(spec, status)
     more, workers = redundancy_bytes(spec, replay), worker_count(spec, status.runtime)
     if as_json:
-        step = asdict(step_traffic(spec)) | {
-            "steps_until_full": steps_until_full(spec, replay) if replay.enabled else None
-        }
-        document = _document(inputs) | {
+        until_full = steps_until_full(spec, replay) if replay.enabled else None
+        document = _document(chosen, inputs) | {
             "replay": asdict(replay),
             "workers": workers.to_dict(),
             "shard_memory": {
@@ -101,17 +99,24 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
                 "redundancy_bytes": more,
                 "needed_bytes": shard_bytes(spec) + more,
             },
-            "trainer_step": step,
+            "trainer_step": asdict(step_traffic(spec)) | {"steps_until_full": until_full},
             "warnings": [asdict(each) for each in warnings(spec)],
         }
         out.print_json(json.dumps(document))
         return
-    chosen = policy.plan(inputs)
     out.print(chosen.reason, markup=False, highlight=False, soft_wrap=True)
-    out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
+    modes = plain_table("mode", "save interval", "overhead", "expected loss (PLS)", "")
+    for mode in MODES:
+        modes.add_row(mode, *_row(_with_mode(inputs, mode)), "chosen" if mode == chosen.mode else "")
+    for mode, by_cpr in CPR.items():
+        modes.add_row(f"{mode}, open loop", *_row(by_cpr(inputs)), "by CPR's equations")
+    out.print("", modes, "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = alternatives.break_even(inputs)
     replays = f"Replay is {'on' if replay.enabled else 'off'}: {replay.reason}."
-    for line in (replays, _workers(workers), *_memory(spec, replay, more)):
+    threads = f"A trainer has {workers.count} worker{'' if workers.count == 1 else 's'}: {workers.reason}."
+    if workers.count is None:
+        threads = f"The number of workers of a trainer is not known yet: {workers.reason}."
+    for line in (replays, threads, *_memory(spec, replay, more)):
         out.print(line, markup=False, highlight=False)
     show_warnings(spec, out)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
@@ -131,20 +136,7 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
     yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{until_full}."
 
 
-def _workers(workers: WorkerCount) -> str:
-    if workers.count is None:
-        return f"The number of workers of a trainer is not known yet: {workers.reason}."
-    return f"A trainer has {workers.count} worker{'s' if workers.count > 1 else ''}: {workers.reason}."
-
-
-def _read(job: Any) -> tuple[CPRJobSpec, Status, policy.Inputs]:
-    spec, status = parse_document(job), parse_status(job.get("status") or {})
-    inputs = plan_inputs(spec, status)
-    return spec, status, replace(inputs, shards=inputs.shards or spec.shards.replicas)
-
-
-def _document(inputs: policy.Inputs) -> dict[str, Any]:
-    chosen = policy.plan(inputs)
+def _document(chosen: policy.Plan, inputs: policy.Inputs) -> dict[str, Any]:
     return {
         **_plan(chosen),
         "reason": chosen.reason,
@@ -176,17 +168,8 @@ def _with_mode(inputs: policy.Inputs, mode: Mode) -> policy.Plan:
     return policy.plan(replace(inputs, mode=mode))
 
 
-def _modes(inputs: policy.Inputs, chosen: str) -> Table:
-    table = _headed("mode", "save interval", "overhead", "expected loss (PLS)", "")
-    for mode in MODES:
-        table.add_row(mode, *_row(_with_mode(inputs, mode)), "chosen" if mode == chosen else "")
-    for mode, by_cpr in CPR.items():
-        table.add_row(f"{mode}, open loop", *_row(by_cpr(inputs)), "by CPR's equations")
-    return table
-
-
 def _changes(chosen: policy.Plan, inputs: policy.Inputs) -> Table:
-    table = _headed("If this changed", "to", "mode", "save interval", "overhead", "expected loss (PLS)")
+    table = plain_table("If this changed", "to", "mode", "save interval", "overhead", "expected loss (PLS)")
     for each in (*mode_changes(inputs), *halved_and_doubled(inputs)):
         name, to_text = _PARAMETERS[each.parameter]
         mode = each.plan.mode if each.plan.mode == chosen.mode else f"[bold]{each.plan.mode}[/bold]"
@@ -200,10 +183,3 @@ def _row(plan: policy.Plan | alternatives.OpenLoop) -> tuple[str, str, str]:
 
 def _mib(size: int) -> str:
     return f"{size / (1 << 20):,.1f} MiB"
-
-
-def _headed(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, header_style="dim")
-    return table

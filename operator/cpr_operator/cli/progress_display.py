@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import Shard, Status, Trainer
-from cpr_operator.cli.console import OutputClosedError, SafeConsole, err
+from cpr_operator.cli.console import OutputClosedError, SafeConsole, err, plain_table
 
 #: Seconds between two plain lines.
 LINE_EVERY_S = 5.0
@@ -83,44 +82,28 @@ class Throughput:
         return (self.last_samples - self.first_samples) / elapsed_s if elapsed_s > 0 else None
 
 
-class Progress(Protocol):
-    """A display of a job that runs."""
-
-    def show(self, state: ProgressState) -> None:
-        """Show the present state of the job."""
-        ...
-
-    def print(self, text: str) -> None:
-        """Print a message, such as an event."""
-        ...
-
-    def close(self) -> None:
-        """End the display."""
-        ...
-
-
 class LiveProgress:
-    """A table on a terminal."""
+    """A display of a job that runs: a table on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
     def show(self, state: ProgressState) -> None:
-        """See `Progress`."""
+        """Redraw the table."""
         self._live.update(frame(state), refresh=True)
 
     def print(self, text: str) -> None:
-        """See `Progress`."""
+        """Print a message above the table, such as an event."""
         self._live.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
-        """See `Progress`."""
+        """Remove the table."""
         self._live.stop()
 
 
 class PlainProgress:
-    """Lines in a file or a pipe."""
+    """A display of a job that runs: lines in a file or a pipe."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -128,17 +111,20 @@ class PlainProgress:
         self._phase = ""
 
     def show(self, state: ProgressState) -> None:
-        """See `Progress`."""
+        """Print the state if it is due, or if the phase has changed."""
         if state.elapsed_s >= self._next_s or state.status.phase != self._phase:
             self._next_s, self._phase = state.elapsed_s + LINE_EVERY_S, state.status.phase
             self.print(line(state))
 
     def print(self, text: str) -> None:
-        """See `Progress`."""
+        """Print a message, such as an event."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """See `Progress`."""
+        """Nothing is left to do."""
+
+
+Progress = LiveProgress | PlainProgress
 
 
 class ClosableProgress:
@@ -153,15 +139,15 @@ class ClosableProgress:
         self._on_closed = on_closed
 
     def show(self, state: ProgressState) -> None:
-        """See `Progress`."""
+        """Show the present state of the job."""
         self._attempt(lambda progress: progress.show(state))
 
     def print(self, text: str) -> None:
-        """See `Progress`."""
+        """Print a message, such as an event."""
         self._attempt(lambda progress: progress.print(text))
 
     def close(self) -> None:
-        """See `Progress`."""
+        """End the display."""
         self._attempt(lambda progress: progress.close())
 
     def _attempt(self, write: Callable[[Progress], None]) -> None:
@@ -181,9 +167,7 @@ def open_progress(console: Console) -> Progress:
 
 def line(state: ProgressState) -> str:
     """Return the whole state in one line."""
-    status = state.status
-    parts = [f"{state.elapsed_s:.0f} s", status.phase, *metrics(state), *states(status)]
-    return "  ".join(parts)
+    return "  ".join([f"{state.elapsed_s:.0f} s", state.status.phase, *metrics(state), *states(state.status)])
 
 
 def metrics(state: ProgressState) -> list[str]:
@@ -208,11 +192,9 @@ def metrics(state: ProgressState) -> list[str]:
 
 def states(status: Status) -> list[str]:
     """Return each member with its state, or with many members the number in each state."""
-    members: list[tuple[str, str]] = [(f"shard/{s.index}", s.state) for s in status.shards]
-    members += [(f"trainer/{t.index}", t.state) for t in status.trainers]
-    if len(members) <= MAX_LISTED:
-        return [f"{name} {state}" for name, state in members]
-    keys = [(name.partition("/")[0], state) for name, state in members]
+    if len(status.members) <= MAX_LISTED:
+        return [f"{member.name} {member.state}" for member in status.members]
+    keys = [(member.role, member.state) for member in status.members]
     return [f"{keys.count(key)} {key[0]}s {key[1]}" for key in dict.fromkeys(keys)]
 
 
@@ -228,9 +210,7 @@ def frame(state: ProgressState) -> Group:
 
 def members(status: Status, most: int) -> Table:
     """Return a table with a row for each of the first `most` shards and trainers."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("member", "state", "incarnation", "last save (samples)", "reserved"):
-        table.add_column(title, header_style="dim")
+    table = plain_table("member", "state", "incarnation", "last save (samples)", "reserved")
     for shard in status.shards[:most]:
         reserved = sum(end - first for first, end in shard.reserved)
         _row(table, f"shard/{shard.index}", shard, shard.saved_samples, reserved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import (
-    BestModel,
-    Condition,
-    FailureRecord,
-    HeldOut,
-    Member,
-    Progress,
-    Status,
-    WorkerCount,
-)
+from cpr_operator.api.status import FailureRecord, HeldOut, Progress, Status, WorkerCount
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.command_options import ClusterOptions
+from cpr_operator.cli.console import plain_table
 
 UNKNOWN = "-"
 
@@ -82,8 +75,14 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "lost_row_updates_exact": status.lost_row_updates_exact,
         "failures": [_failure(each) for each in status.failures],
         "pods": [
-            *(_pod("shard", shard) for shard in status.shards),
-            *(_pod("trainer", trainer) for trainer in status.trainers),
+            {
+                "name": each.pod,
+                "role": each.role,
+                "index": each.index,
+                "incarnation": each.incarnation,
+                "uid": each.uid,
+            }
+            for each in status.members
         ],
         "overhead": {
             "save_s": overhead.save_seconds,
@@ -114,16 +113,6 @@ def _failure(record: FailureRecord) -> dict[str, Any]:
     }
 
 
-def _pod(role: str, member: Member) -> dict[str, Any]:
-    return {
-        "name": member.pod,
-        "role": role,
-        "index": member.index,
-        "incarnation": member.incarnation,
-        "uid": member.uid,
-    }
-
-
 def print_summary(console: Console, job: str, status: Status, samples_per_s: float | None, next_step: str) -> None:
     """Print the outcome of a job, and then `next_step`."""
     console.print(headline(job, status), highlight=False, soft_wrap=True)
@@ -136,7 +125,9 @@ def print_summary(console: Console, job: str, status: Status, samples_per_s: flo
 def failure_reason(status: Status) -> str:
     """Return why the job failed, from its condition; empty if it did not."""
     failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None)
-    return _condition_text(failed) if failed else ""
+    if failed is None:
+        return ""
+    return f"{failed.reason}: {failed.message}" if failed.message else failed.reason
 
 
 def headline(job: str, status: Status) -> str:
@@ -152,10 +143,6 @@ def workers_of(status: Status) -> WorkerCount | None:
     """Return the number of workers of each trainer, or None while it is unknown."""
     workers = None if status.runtime is None else status.runtime.workers
     return None if workers is None or workers.count is None else workers
-
-
-def _condition_text(condition: Condition) -> str:
-    return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
 
 
 def trained(progress: Progress) -> str:
@@ -176,7 +163,9 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
     if progress.held_out is not None:
         table.add_row("held out", _held_out(progress.held_out))
     if status.best is not None:
-        table.add_row("best", _best(status.best))
+        best = status.best
+        when = f"at step {best.anchor.step:,}, {best.since} evaluations before the last"
+        table.add_row("best", f"{best.value:.6g} {when}")
     if plan is not None:
         table.add_row("plan", escape(plan.reason))
     if (workers := workers_of(status)) is not None:
@@ -184,7 +173,7 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
     if budget is not None:
         lost = f"{budget.spent:.3%} of all samples lost, {budget.limit:.3%} allowed"
         table.add_row("budget", f"{lost}; {budget.rollbacks} rollbacks")
-    lost_updates = _at_most(status.lost_row_updates, exact=status.lost_row_updates_exact)
+    lost_updates = at_most(status.lost_row_updates, exact=status.lost_row_updates_exact)
     table.add_row("rows", f"{lost_updates} row updates lost")
     if progress.replayed_samples:
         table.add_row(
@@ -192,7 +181,12 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
         )
     if progress.degraded_samples:
         table.add_row("degraded", f"{progress.degraded_samples:,} samples trained while a shard was down")
-    table.add_row("overhead", _overhead(status))
+    cost = status.overhead
+    table.add_row(
+        "overhead",
+        f"saves {cost.save_seconds:.1f} s, loads {cost.load_seconds:.1f} s, "
+        f"repeated training {cost.lost_seconds:.1f} s, waiting for new processes {cost.reschedule_seconds:.1f} s",
+    )
     return table
 
 
@@ -205,33 +199,25 @@ def _held_out(found: HeldOut) -> str:
     )
 
 
-def _best(found: BestModel) -> str:
-    return f"{found.value:.6g} at step {found.anchor.step:,}, {found.since} evaluations before the last"
-
-
-def _overhead(status: Status) -> str:
-    cost = status.overhead
-    return (
-        f"saves {cost.save_seconds:.1f} s, loads {cost.load_seconds:.1f} s, "
-        f"repeated training {cost.lost_seconds:.1f} s, waiting for new processes {cost.reschedule_seconds:.1f} s"
-    )
-
-
 def failures(records: tuple[FailureRecord, ...]) -> Table:
     """Return a table with a row for each failure."""
-    table = Table(title="Failures", title_justify="left", box=None, pad_edge=False)
-    for title in ("member", "failure", "lost samples", "lost row updates", "recovered in", "action"):
-        table.add_column(title, header_style="dim")
+    columns = ("member", "failure", "lost samples", "lost row updates", "recovered in", "action")
+    table = plain_table(*columns, title="Failures")
     for each in records:
         table.add_row(
             f"{each.role}/{each.index}",
             escape(each.kind + (f": {each.message}" if each.message else "")),
             _number(each.lost_samples, ","),
-            _at_most(each.lost_row_updates, exact=each.lost_row_updates_exact),
+            at_most(each.lost_row_updates, exact=each.lost_row_updates_exact),
             duration_text(each.recovery_seconds),
             each.action or UNKNOWN,
         )
     return table
+
+
+def clock(seconds: float) -> str:
+    """Return a time to the second, in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def duration_text(seconds: float | None) -> str:
@@ -271,7 +257,8 @@ def next_step_on_cluster(status: Status, job: str, options: str) -> str:
             return f"To follow the job: cprjob top {job}{options}"
 
 
-def _at_most(value: int | None, *, exact: bool) -> str:
+def at_most(value: int | None, *, exact: bool) -> str:
+    """Return a number of lost updates, or a bound of it if it is not `exact`."""
     return _number(value, ",") if exact or value is None else f"at most {value:,}"
 
 

@@ -16,7 +16,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.command_errors import DocumentError, OptionError
 from cpr_operator.cli.command_options import check_file, check_folder
@@ -116,7 +115,10 @@ async def _run(options: RunOptions, console: SafeConsole) -> int:
     async with open_cluster(workdir, os.environ) as cluster:
         job = await _open_job(cluster, document, workdir, options.changes)
         _check_kills(options.kills, job.spec)
-        monitor, status = await _follow(cluster, job, options.kills, console)
+        monitor = RunMonitor(cluster, job, options.kills, console)
+        with _interrupts(monitor):
+            async with operating(cluster, job):
+                status = await monitor.follow()
     speed = monitor.throughput.samples_per_s if monitor.throughput else None
     with contextlib.suppress(OutputClosedError, OSError):  # then the folder alone has the outcome
         print_summary(monitor.console, job.name, status, speed, next_local_step(status, workdir))
@@ -129,16 +131,6 @@ async def _run(options: RunOptions, console: SafeConsole) -> int:
     if status.phase == "Succeeded":
         return 0
     return INTERRUPTED if monitor.interrupted else 1
-
-
-async def _follow(
-    cluster: LocalCluster, job: JobView, kills: tuple[Kill, ...], console: SafeConsole
-) -> tuple[RunMonitor, Status]:
-    """Run passes and follow the job until it is over."""
-    monitor = RunMonitor(cluster, job, kills=kills, console=console, clock=time.monotonic)
-    with _interrupts(monitor):
-        async with operating(cluster, job):
-            return monitor, await monitor.follow()
 
 
 def _workdir(options: RunOptions) -> Path:

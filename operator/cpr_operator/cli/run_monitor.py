@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import time
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
@@ -29,22 +30,12 @@ class RunMonitor:
     user, or the closed output, has suspended the job.
     """
 
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        job: JobView,
-        *,
-        kills: tuple[Kill, ...],
-        console: SafeConsole,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, cluster: LocalCluster, job: JobView, kills: tuple[Kill, ...], console: SafeConsole) -> None:
         self._cluster = cluster
         self._job = job
         self._kills = kills
         self._progress = ClosableProgress(console, self.suspend)
-        self._clock = clock
-        self._start = clock()
-        self._events_shown = 0
+        self._start = time.monotonic()
         self.interrupted = False
         self._abandoned = asyncio.Event()
         self.throughput: Throughput | None = None
@@ -69,30 +60,25 @@ class RunMonitor:
 
     async def follow(self) -> Status:
         """Wait until the job succeeded, failed, was suspended or the user gave up, and return its status."""
-        try:
-            return await self._follow()
-        finally:
-            self._progress.close()
-
-    async def _follow(self) -> Status:
-        while True:
-            job = await self._cluster.get_job(self._job.namespace, self._job.name)
-            status = Status.model_validate(job.status)
-            pods = await self._cluster.list_pods(job)
-            leader = await self._leader_report(status, pods)
-            self._kill_due(leader, await self._cluster.list_pods(job))
-            self._print_events()
-            self._progress.show(ProgressState(job.name, self._clock() - self._start, status, leader))
-            if _is_over(job, status) or await self._sleep():
-                return status
-
-    async def _sleep(self) -> bool:
-        """Wait until the next poll; True if the user gave up."""
-        try:
-            await asyncio.wait_for(self._abandoned.wait(), POLL_S)
-        except TimeoutError:
-            return False
-        return True
+        shown = 0
+        with contextlib.closing(self._progress):
+            while True:
+                job = await self._cluster.get_job(self._job.namespace, self._job.name)
+                status = Status.model_validate(job.status)
+                leader = await self._leader_report(status, await self._cluster.list_pods(job))
+                if leader is not None:
+                    self._kill_due(leader, await self._cluster.list_pods(job))
+                events = tuple(self._cluster.events.values())
+                for event in events[shown:]:
+                    self._progress.print(event_line(event.type, event.reason, event.message))
+                shown = len(events)
+                self._progress.show(ProgressState(job.name, time.monotonic() - self._start, status, leader))
+                suspended = status.phase == "Suspended" and bool(job.spec.get("suspend"))
+                if status.phase in TERMINAL_PHASES or suspended:
+                    return status
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._abandoned.wait(), POLL_S)
+                    return status
 
     async def _leader_report(self, status: Status, pods: tuple[PodView, ...]) -> TrainerReport | None:
         pod = running_pod(pods, env.ROLE_TRAINER, status.leader)
@@ -107,15 +93,13 @@ class RunMonitor:
             return None
         if not takes_part(report):  # it has no position in the training yet
             return None
-        now = self._clock()
+        now = time.monotonic()
         self.throughput = (
             self.throughput.after(now, report.samples) if self.throughput else Throughput.begin(now, report.samples)
         )
         return report
 
-    def _kill_due(self, leader: TrainerReport | None, pods: tuple[PodView, ...]) -> None:
-        if leader is None:
-            return
+    def _kill_due(self, leader: TrainerReport, pods: tuple[PodView, ...]) -> None:
         now, self._kills = due(self._kills, leader.samples, leader.total_samples)
         for kill in now:
             pod = running_pod(pods, kill.role, kill.index)
@@ -127,19 +111,8 @@ class RunMonitor:
             target = f"all of {kill.target}" if kill.pod else kill.target
             self._progress.print(f"> {kill.number.name} to {target} (pod {pod.name})")
 
-    def _print_events(self) -> None:
-        events = tuple(self._cluster.events.values())
-        for event in events[self._events_shown :]:
-            self._progress.print(event_line(event.type, event.reason, event.message))
-        self._events_shown = len(events)
-
 
 def running_pod(pods: tuple[PodView, ...], role: str, index: int | None) -> PodView | None:
     """Return the newest pod of a member that runs. Pods of earlier incarnations may still exist."""
     found = (pod for pod in pods if (pod.role, pod.index, pod.phase) == (role, index, "Running"))
     return max(found, key=lambda pod: pod.incarnation, default=None)
-
-
-def _is_over(job: JobView, status: Status) -> bool:
-    suspended = status.phase == "Suspended" and bool(job.spec.get("suspend"))
-    return status.phase in TERMINAL_PHASES or suspended

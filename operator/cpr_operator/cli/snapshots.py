@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
 
-from cpr_contract.codec import from_json, to_dict
+from cpr_contract.codec import to_dict
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Listing, Point, Pruning, Request, Verification
 from cpr_contract.spec import StoreSpec
 from cpr_contract.uris import is_file_uri
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.status import TERMINAL_PHASES, Condition, Phase
+from cpr_operator.api.status import TERMINAL_PHASES, Phase
 from cpr_operator.api.validate import parse_document, parse_status
 from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.command_options import ClusterOptions
+from cpr_operator.cli.console import plain_table
 from cpr_operator.cli.job_source import find_job
-from cpr_operator.cli.trainer_process import RunRole
-
-Answer = TypeVar("Answer", Listing, Verification, Pruning)
+from cpr_operator.cli.report import clock
+from cpr_operator.cli.trainer_process import RunRole, answer
 
 #: The exit code for damaged objects.
 DAMAGED = 1
@@ -77,24 +75,28 @@ def find_source(
 
 def list_points(source: JobStore, console: Console, run: RunRole, *, as_json: bool) -> int:
     """Print all points and return the exit code. Raises TrialError if the store cannot be read."""
-    request = Request("List", source.store, source.job_uid)
-    found = _request(request, Listing, run)
+    found = answer(Listing, run, "inventory", None, Request("List", source.store, source.job_uid))
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
     else:
-        show_points(console, found.points)
-        show_damage(console, found.damaged)
+        _show_points(console, found.points)
+        _show_damage(console, found.damaged)
     return DAMAGED if found.damaged else 0
 
 
 def verify_saves(source: JobStore, console: Console, run: RunRole, *, as_json: bool) -> int:
     """Read all saves, print the damaged objects, and return the exit code. Raises TrialError as above."""
     request = Request("Verify", source.store, source.job_uid, model=source.model)
-    found = _request(request, Verification, run)
+    found = answer(Verification, run, "inventory", None, request)
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
     else:
-        show_verification(console, found)
+        unusable = set(found.unusable)
+        remarks = {p.key: "[red]damaged[/red]" if p.key in unusable else "[green]intact[/green]" for p in found.points}
+        _show_points(console, found.points, remarks)
+        _show_damage(console, found.damaged)
+        result = f"[red]{len(found.damaged)} damaged[/red]" if found.damaged else "[green]all intact[/green]"
+        console.print(f"{found.objects} objects, {decimal(found.size_bytes)} read: {result}", highlight=False)
     return DAMAGED if found.damaged else 0
 
 
@@ -121,11 +123,16 @@ def prune_saves(  # noqa: PLR0913 -- one parameter per option
         delete=delete,
         recorded=source.recorded,
     )
-    found = _request(request, Pruning, run)
+    found = answer(Pruning, run, "inventory", None, request)
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
-    else:
-        show_pruning(console, found)
+        return
+    remarks = {p.key: "keep" for p in found.stay} | {p.key: "[yellow]delete[/yellow]" for p in found.go}
+    oldest_first = sorted((*found.stay, *found.go), key=lambda p: (p.job_uid, p.generation, p.step, p.written_s))
+    _show_points(console, oldest_first, remarks)
+    result = "deleted" if found.deleted else "would be deleted; add --delete to delete them"
+    amount = f"{found.objects} objects, {decimal(found.size_bytes)}"
+    console.print(f"{amount}{':' if found.deleted else ''} {result}", highlight=False)
 
 
 def check_phase(source: JobStore, *, everything: bool) -> None:
@@ -153,7 +160,7 @@ def _store(uri: str, endpoint: str | None) -> StoreSpec:
 
 def _of_job(document: Any, job_uid: str | None) -> JobStore:
     spec, status = parse_document(document), parse_status(document.get("status") or {})
-    uid = job_uid or document["metadata"].get("uid")
+    uid, degraded = job_uid or document["metadata"].get("uid"), ("SnapshotsDegraded", "True")
     job = to_job_spec(spec, uid or "", document["metadata"]["name"])
     return JobStore(
         store=job.snapshots.store,
@@ -165,35 +172,25 @@ def _of_job(document: Any, job_uid: str | None) -> JobStore:
         ),
         phase=status.phase if status.start_time is not None else None,
         recorded=status.anchors[-1].step if status.anchors else None,
-        degraded=next((each.reason for each in status.conditions if _is_degraded(each)), ""),
+        degraded=next((c.reason for c in status.conditions if (c.type, c.status) == degraded), ""),
     )
 
 
-def _is_degraded(condition: Condition) -> bool:
-    return (condition.type, condition.status) == ("SnapshotsDegraded", "True")
-
-
-def _request(request: Request, kind: type[Answer], run: RunRole) -> Answer:
-    with closing(run("inventory", None, request)) as lines:
-        (line,) = lines
-    return from_json(kind, line)
-
-
-def show_points(console: Console, points: Iterable[Point], remarks: Mapping[str, str] | None = None) -> None:
+def _show_points(console: Console, points: Iterable[Point], remarks: Mapping[str, str] | None = None) -> None:
     """Print a table for each job, oldest point first, with remarks by the keys of points."""
     points = tuple(points)
     if not points:
         console.print("no saves found")
     for job_uid, found in groupby(points, key=lambda point: point.job_uid):
-        table = Table(title=f"job {job_uid}", title_justify="left", box=None, pad_edge=False)
-        for title in (*_TITLES, *(("",) if remarks is not None else ())):
-            table.add_column(title, header_style="dim", justify="left" if title in _LEFT else "right")
+        titles = (*_TITLES, *(("",) if remarks is not None else ()))
+        columns = (Column(title, justify="left" if title in _LEFT else "right") for title in titles)
+        table = plain_table(*columns, title=f"job {job_uid}")
         for point in found:
             table.add_row(*_cells(point), *((remarks.get(point.key, ""),) if remarks is not None else ()))
         console.print(table, "", sep="\n", highlight=False)
 
 
-def show_damage(console: Console, damaged: Iterable[Damage]) -> None:
+def _show_damage(console: Console, damaged: Iterable[Damage]) -> None:
     """Print each damaged object: its key, the expected and the found content."""
     for damage in damaged:
         console.print(f"[red]{escape(damage.key)}[/red]", highlight=False, soft_wrap=True)
@@ -201,42 +198,16 @@ def show_damage(console: Console, damaged: Iterable[Damage]) -> None:
             console.print(f"    {name}: {escape(text)}", highlight=False, soft_wrap=True)
 
 
-def show_verification(console: Console, found: Verification) -> None:
-    """Print the points as intact or damaged, the damaged objects, and the amount that was read."""
-    unusable = set(found.unusable)
-    remarks = {p.key: "[red]damaged[/red]" if p.key in unusable else "[green]intact[/green]" for p in found.points}
-    show_points(console, found.points, remarks)
-    show_damage(console, found.damaged)
-    result = f"[red]{len(found.damaged)} damaged[/red]" if found.damaged else "[green]all intact[/green]"
-    console.print(f"{found.objects} objects, {decimal(found.size_bytes)} read: {result}", highlight=False)
-
-
-def show_pruning(console: Console, found: Pruning) -> None:
-    """Print the points to keep and to delete, and the amount of the latter."""
-    remarks = {p.key: "keep" for p in found.stay} | {p.key: "[yellow]delete[/yellow]" for p in found.go}
-    show_points(console, sorted((*found.stay, *found.go), key=_age), remarks)
-    amount = f"{found.objects} objects, {decimal(found.size_bytes)}"
-    if found.deleted:
-        console.print(f"{amount}: deleted", highlight=False)
-    else:
-        console.print(f"{amount} would be deleted; add --delete to delete them", highlight=False)
-
-
 def _cells(point: Point) -> tuple[str, ...]:
-    written = datetime.fromtimestamp(point.written_s, UTC)
     return (
         f"{point.step:,}",
         f"{point.samples:,}",
         point.kind,
         str(len(point.shards)) if point.shards else "-",
         str(point.generation),
-        f"{written:%Y-%m-%d %H:%M:%S}",
+        clock(point.written_s),
         decimal(point.size_bytes),
         "-" if point.bits is None else str(point.bits),
         ", ".join(f"{step:,}" for step in point.bases) or "-",
         point.strategy or "-",
     )
-
-
-def _age(point: Point) -> tuple[str, int, int, float]:
-    return point.job_uid, point.generation, point.step, point.written_s

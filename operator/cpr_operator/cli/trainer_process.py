@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -34,8 +34,9 @@ from cpr_operator.desired.store_pod import tool_pod
 from cpr_operator.reconcile.effects import pod_plan
 
 if TYPE_CHECKING:
-    from cpr_operator.client import Job, Tool
+    from cpr_operator.client import Tool
 
+_Answer = TypeVar("_Answer")
 #: The program of the trainer image.
 _PROGRAM = ("python3", "-m", "cpr_trainer")
 _SUFFIX_BYTES = 3
@@ -98,6 +99,13 @@ def run_role(
                 raise
         if process.returncode:
             raise TrialError(failure_message(termination_file, log, process.returncode))
+
+
+def answer(kind: type[_Answer], run: RunRole, role: str, job: JobSpec | None, request: object) -> _Answer:
+    """Run a role whose answer is one line, and return the answer. Raises TrialError."""
+    with closing(run(role, job, request)) as lines:
+        (found,) = (from_json(kind, line) for line in lines)
+    return found
 
 
 def run_experiment(
@@ -186,7 +194,12 @@ def trainer_pod(source: str | None, kube: ClusterOptions, *, unstarted: bool = F
         job = client.get(job_name(str(source)))
         if job.status.runtime is None and not unstarted:
             raise ClusterRequestError(f"{job.name} has not started, so it has saved nothing")
-        with client.tool(tool_pod(_plan_of(job), secrets.token_hex(_SUFFIX_BYTES))) as tool:
+        job_id, spec = JobId(job.namespace, job.name, job.uid), job.spec
+        if job.status.runtime is not None:
+            plan = pod_plan(job_id, spec, job.status)
+        else:  # the plan that the job's pods would have if it started now
+            plan = PodPlan(job_id, spec, spec.image, pack(to_json(to_job_spec(spec, job.uid, job.name))), grace_s=1)
+        with client.tool(tool_pod(plan, secrets.token_hex(_SUFFIX_BYTES))) as tool:
             yield TrainerPod(tool)
 
 
@@ -212,14 +225,6 @@ class _ChunkReader(io.RawIOBase):
         buffer[:size] = self._left[:size]
         self._left = self._left[size:]
         return size
-
-
-def _plan_of(job: Job) -> PodPlan:
-    """Return the plan of the job's pods, or the plan that they would have if the job started now."""
-    job_id, spec = JobId(job.namespace, job.name, job.uid), job.spec
-    if job.status.runtime is not None:
-        return pod_plan(job_id, spec, job.status)
-    return PodPlan(job_id, spec, spec.image, pack(to_json(to_job_spec(spec, job.uid, job.name))), grace_s=1)
 
 
 def _failure_message(termination_message: str, log: Sequence[str], code: int) -> str:

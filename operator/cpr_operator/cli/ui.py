@@ -9,10 +9,10 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 from plotly.offline import get_plotlyjs
@@ -28,7 +28,7 @@ from cpr_operator.cli.command_errors import ClusterRequestError, DocumentError, 
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.pictures.job_report import JobReport, job_report
 from cpr_operator.cli.pictures.report_page import contents, render
-from cpr_operator.cluster.local.objects import EventLine, read_events, read_json
+from cpr_operator.cluster.local.objects import read_events, read_json
 
 Object = Mapping[str, Any]
 
@@ -45,22 +45,8 @@ COLUMNS = ("progress", "speed", "eta", "auc", "interval", "spent", "limit")
 READ_ERRORS = (ClusterRequestError, DocumentError, ValueError, OSError)
 
 
-class Jobs(Protocol):
-    """Jobs by a group (a namespace, or the folder of a run) and a name. All methods may block."""
-
-    title: str
-
-    def list(self) -> dict[tuple[str, str], Object]:
-        """Return all jobs. Raises ClusterRequestError, DocumentError."""
-        ...
-
-    def report(self, group: str, name: str) -> JobReport:
-        """Return the present report of a job. Raises ClusterRequestError, DocumentError, InvalidStatusError."""
-        ...
-
-
 class ClusterJobs:
-    """Jobs of a namespace, or of all of them, with the user's own rights."""
+    """Jobs of a namespace, or of all of them, with the user's own rights. All methods may block."""
 
     def __init__(self, kube: ClusterOptions, *, all_namespaces: bool) -> None:
         self._kube = kube
@@ -69,20 +55,19 @@ class ClusterJobs:
             self.title = "all namespaces" if all_namespaces else f"namespace {client.namespace}"
 
     def list(self) -> dict[tuple[str, str], Object]:
-        """See `Jobs`."""
+        """Return all jobs by namespace and name. Raises ClusterRequestError."""
         with self._kube.client() as client:
             return {(job.namespace, job.name): job.document for job in client.list(all_namespaces=self._all)}
 
     def report(self, group: str, name: str) -> JobReport:
-        """See `Jobs`."""
+        """Return the present report of a job. Raises ClusterRequestError, InvalidStatusError."""
         with ClusterOptions(self._kube.kubeconfig, self._kube.context, group).client() as client:
             job, events = client.get(name), client.events(name)
-        lines = (EventLine(each.time, job.uid, each.type, each.reason, each.message) for each in events)
-        return job_report(job.document, lines, time.time())
+        return job_report(job.document, events, time.time())
 
 
 class LocalJobs:
-    """The job of a local run in a folder, or those of all runs in the folders below it."""
+    """The job of a local run in a folder, or those of all runs in the folders below it. All methods may block."""
 
     def __init__(self, workdir: Path) -> None:
         self._workdir = workdir
@@ -91,24 +76,24 @@ class LocalJobs:
             raise DocumentError(f"there is no job in {workdir}; name the folder of a run, or one with such folders")
 
     def list(self) -> dict[tuple[str, str], Object]:
-        """See `Jobs`."""
-        found = ((path, read_json(path)) for path in self._paths())
-        return {(_run_of(path).name, path.stem): job for path, job in found if job is not None}
+        """Return all jobs by folder of the run and name."""
+        found = ((run, path, read_json(path)) for run, path in self._paths())
+        return {(run.name, path.stem): job for run, path, job in found if job is not None}
 
     def report(self, group: str, name: str) -> JobReport:
-        """See `Jobs`."""
-        for path in self._paths():
-            if (_run_of(path).name, path.stem) == (group, name) and (job := read_json(path)) is not None:
-                return job_report(job, read_events(_run_of(path), job["metadata"]["uid"]), time.time())
+        """Return the present report of a job. Raises DocumentError, InvalidStatusError."""
+        for run, path in self._paths():
+            if (run.name, path.stem) == (group, name) and (job := read_json(path)) is not None:
+                return job_report(job, read_events(run, job["metadata"]["uid"]), time.time())
         raise DocumentError(f"there is no job {group}/{name} in {self._workdir}")
 
-    def _paths(self) -> tuple[Path, ...]:
-        return tuple(sorted([*self._workdir.glob("jobs/*/*.json"), *self._workdir.glob("*/jobs/*/*.json")]))
+    def _paths(self) -> Iterator[tuple[Path, Path]]:
+        """Yield the working folder of each run, and the file FOLDER/jobs/NAMESPACE/NAME.json of its job."""
+        for path in sorted([*self._workdir.glob("jobs/*/*.json"), *self._workdir.glob("*/jobs/*/*.json")]):
+            yield path.resolve().parents[2], path
 
 
-def _run_of(path: Path) -> Path:
-    """Return the working folder of the run that has this file of a job: FOLDER/jobs/NAMESPACE/NAME.json."""
-    return path.resolve().parents[2]
+Jobs = ClusterJobs | LocalJobs
 
 
 def application(jobs: Jobs, ends: Callable[[], bool]) -> Starlette:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cpr_operator.api.base import parse_time
+from cpr_operator.api.base import epoch
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.api.terminal_text import event_line
@@ -49,7 +49,7 @@ class Job:
     @property
     def created(self) -> float:
         """Return the time of creation, in seconds since the epoch."""
-        return _seconds(self.document["metadata"]["creationTimestamp"])
+        return epoch(self.document["metadata"]["creationTimestamp"]) or 0.0
 
     @property
     def spec(self) -> CPRJobSpec:
@@ -135,9 +135,5 @@ def events_of(items: list[Object], uid: str) -> tuple[Event, ...]:
 
 
 def _happened(event: Mapping[str, Any]) -> float:
-    meta = event["metadata"]
-    return _seconds(event.get("lastTimestamp") or event.get("eventTime") or meta["creationTimestamp"])
-
-
-def _seconds(timestamp: str) -> float:
-    return float(str(parse_time(timestamp)))
+    stamp = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return epoch(stamp) or 0.0

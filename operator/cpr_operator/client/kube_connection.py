@@ -164,7 +164,7 @@ class KubeConnection:
         except ApiException as error:  # of the handshake, which has no body
             reason = str(error.reason).partition(" -+-+-")[0]
             raise ClientError(
-                f"cannot run a command in the pod {namespace}/{pod}: {reason}; ask for the right to create pods/exec"
+                f"cannot run a command in the pod {namespace}/{pod}: {reason}; request permission to create pods/exec"
             ) from None
         return opened
 
@@ -205,10 +205,10 @@ def refusal(code: int, body: str) -> str:
     """Return the message of a refusal, with the remedy."""
     message = _message(body)
     if code == HTTPStatus.NOT_FOUND and message is None:
-        message = "the cluster knows no CPRJobs"
+        message = "the cluster has no resource CPRJob"
         remedy = "install the operator: helm install cprjob charts/cprjob -n cprjob-system --create-namespace"
     elif code == HTTPStatus.FORBIDDEN and not any(each in str(message) for each in ADMISSION):
-        remedy = "ask for the role edit of the namespace, or view to look: the chart adds CPRJobs to both"
+        remedy = "request the role edit of the namespace, or view for read access: the chart adds CPRJobs to both"
     else:
         remedy = REMEDIES.get(code, "correct the job" if code < HTTPStatus.INTERNAL_SERVER_ERROR else "try again")
     return f"{message or f'HTTP {code}'}; {remedy}"

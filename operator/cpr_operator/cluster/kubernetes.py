@@ -292,7 +292,7 @@ def event_object(job: JobView, event: Event, now: float) -> dict[str, Any]:
 
 @contextmanager
 def _refused_without_namespace() -> Iterator[None]:
-    """Raise RefusedError for an object whose namespace does not exist any more."""
+    """Raise RefusedError for an object in a namespace that no longer exists."""
     try:
         yield
     except NotFoundError as error:

@@ -70,7 +70,9 @@ def warnings(spec: CPRJobSpec) -> tuple[Invalid, ...]:
     stores = {"spec.snapshots.store": spec.snapshots.store, "spec.data.store": spec.data.store}
     for field, store in stores.items():
         if isinstance(store, Store) and not store.endpoint.startswith("file:"):
-            found += _bucket(store.bucket, f"{field}.bucket")
+            wrong = (text for pattern, text in _BUCKET_RULES if re.fullmatch(pattern, store.bucket))
+            messages = (f"{store.bucket} {text}: Amazon S3 has no such bucket" for text in wrong)
+            found += [Invalid(f"{field}.bucket", message, "choose another bucket") for message in messages]
     return (*found, *_too_small(spec))
 
 
@@ -141,9 +143,3 @@ def _foreign_labels(node: Any, field: str) -> Iterator[Invalid]:
         children = ((f"{field}[{number}]", value) for number, value in enumerate(node))
     for path, child in children:
         yield from _foreign_labels(child, path)
-
-
-def _bucket(name: str, field: str) -> Iterator[Invalid]:
-    for pattern, wrong in _BUCKET_RULES:
-        if re.fullmatch(pattern, name):
-            yield Invalid(field, f"{name} {wrong}: Amazon S3 has no such bucket", "choose another bucket")

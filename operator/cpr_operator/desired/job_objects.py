@@ -8,14 +8,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.status import Status
-from cpr_operator.desired.names import (
-    JobId,
-    Role,
-    disruption_budget_name,
-    key_secret_name,
-    metadata,
-    network_policy_name,
-)
+from cpr_operator.desired.names import JobId, key_secret_name, metadata
 
 Manifest = dict[str, Any]
 
@@ -41,27 +34,22 @@ def key_secret(job: JobId, key: str, digest: str) -> Manifest:
 
 
 def disruption_budgets(job: JobId, status: Status, *, by_uid: bool) -> tuple[Manifest, ...]:
-    """The budgets of both roles. `by_uid`: all pods have the uid label, which pods of version 0.1.0 lack."""
-    return (
-        _disruption_budget(job, "trainer", len(status.trainers), by_uid=by_uid),
-        _disruption_budget(job, "shard", len(status.shards), by_uid=by_uid),
-    )
+    """The budgets of both roles: one pod of a role may be drained at a time.
 
-
-def _disruption_budget(job: JobId, role: Role, replicas: int, *, by_uid: bool) -> Manifest:
-    """Allow one pod of a role to be drained at a time.
-
-    The value is an integer because a percentage would need a scale subresource.
+    `by_uid`: all pods have the uid label, which pods of version 0.1.0 lack.
     """
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": metadata(job, disruption_budget_name(job, role)),
-        "spec": {
-            "minAvailable": replicas - 1,
-            "selector": {"matchLabels": {**_members(job, by_uid=by_uid), env.LABEL_ROLE: role}},
-        },
-    }
+    return tuple(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": metadata(job, f"{job.stem}-{role}"),
+            "spec": {
+                "minAvailable": replicas - 1,  # a percentage would need a scale subresource
+                "selector": {"matchLabels": {**_members(job, by_uid=by_uid), env.LABEL_ROLE: role}},
+            },
+        }
+        for role, replicas in (("trainer", len(status.trainers)), ("shard", len(status.shards)))
+    )
 
 
 def network_policy(job: JobId, sources: IngressSources | None, *, by_uid: bool) -> Manifest:
@@ -78,7 +66,7 @@ def network_policy(job: JobId, sources: IngressSources | None, *, by_uid: bool) 
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": metadata(job, network_policy_name(job)),
+        "metadata": metadata(job, job.stem),
         "spec": {
             "podSelector": members,
             "policyTypes": ["Ingress"],

@@ -37,29 +37,9 @@ def spare_name(job: JobId, number: int) -> str:
     return f"{job.stem}-{env.ROLE_SPARE}-{number}"
 
 
-def cleanup_name(job: JobId, attempt: int) -> str:
-    """The name of the pod that deletes the job's saves, at this attempt."""
-    return f"{job.stem}-cleanup-{attempt}"
-
-
-def tool_name(job: JobId, suffix: str) -> str:
-    """The name of a pod in which `cprjob` reads the job's saves."""
-    return f"{job.stem}-tool-{suffix}"
-
-
 def key_secret_name(job: JobId, digest: str) -> str:
     """The name of the Secret with the handshake key of that digest, so that different keys have different names."""
     return f"{job.stem}-key-{digest}" if digest else f"{job.stem}-key"
-
-
-def disruption_budget_name(job: JobId, role: Role) -> str:
-    """The PodDisruptionBudget of one role."""
-    return f"{job.stem}-{role}"
-
-
-def network_policy_name(job: JobId) -> str:
-    """The job's NetworkPolicy."""
-    return job.stem
 
 
 def job_labels(job: JobId) -> dict[str, str]:
@@ -73,8 +53,8 @@ def job_labels(job: JobId) -> dict[str, str]:
     }
 
 
-def pod_labels(job: JobId, role: Role, index: int, incarnation: int) -> dict[str, str]:
-    """Labels of one pod."""
+def pod_labels(job: JobId, role: str, index: int, incarnation: int) -> dict[str, str]:
+    """Labels of the pod of a member, or of a pod that deletes the job's saves."""
     return job_labels(job) | {
         "app.kubernetes.io/component": role,
         env.LABEL_ROLE: role,
@@ -86,26 +66,6 @@ def pod_labels(job: JobId, role: Role, index: int, incarnation: int) -> dict[str
 def spare_labels(job: JobId) -> dict[str, str]:
     """Labels of a spare: those of a pod without an index, until it has one."""
     return job_labels(job) | {"app.kubernetes.io/component": env.ROLE_SPARE, env.LABEL_ROLE: env.ROLE_SPARE}
-
-
-def cleanup_labels(job: JobId, attempt: int) -> dict[str, str]:
-    """Labels of the pod that deletes the job's saves, with the attempt as its incarnation."""
-    return job_labels(job) | {
-        "app.kubernetes.io/component": env.ROLE_CLEANUP,
-        env.LABEL_ROLE: env.ROLE_CLEANUP,
-        env.LABEL_INDEX: "0",
-        env.LABEL_INCARNATION: str(attempt),
-    }
-
-
-def tool_labels(job: JobId) -> dict[str, str]:
-    """Labels of a pod of `cprjob`: none that select members, because the operator does not manage it."""
-    return {
-        "app.kubernetes.io/name": "cprjob",
-        "app.kubernetes.io/instance": job.name,
-        "app.kubernetes.io/component": "tool",
-        "app.kubernetes.io/managed-by": "cprjob",
-    }
 
 
 def metadata(job: JobId, name: str) -> dict[str, Any]:

@@ -17,14 +17,7 @@ from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import redundancy_bytes, shard_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
-from cpr_operator.desired.mounts import (
-    StoreAccess,
-    spec_annotations,
-    spec_mounts,
-    spec_variables,
-    spec_volumes,
-    store_access,
-)
+from cpr_operator.desired.mounts import PodFiles, spec_files, store_files
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name, spare_labels
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.template import keeping_apart, keeping_off, merge, with_defaults
@@ -104,18 +97,12 @@ def role_spec(plan: PodPlan, role: Role) -> Manifest:
     return spec
 
 
-def spare_spec(plan: PodPlan) -> Manifest:
-    """The common part of the specs of all spares."""
-    spec: Manifest = spare_manifest(plan, "")["spec"]
-    return spec
-
-
 def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
     """The pod that reads `roster`, on any node but `avoid`."""
     name = pod_name(plan.job, roster.role, roster.index, roster.incarnation)
     own = metadata(plan.job, name) | {
         "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation),
-        "annotations": roster.annotations | spec_annotations(plan.job_spec),
+        "annotations": roster.annotations | spec_files(plan.job_spec).annotations,
     }
     pod = _pod(plan, roster.role, roster.role, own)
     spec = pod["spec"]
@@ -126,7 +113,7 @@ def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
 
 def spare_manifest(plan: PodPlan, name: str) -> Manifest:
     """A shard's pod that has no roster yet, away from the job's shards and other spares."""
-    marks = {"labels": spare_labels(plan.job), "annotations": spec_annotations(plan.job_spec)}
+    marks = {"labels": spare_labels(plan.job), "annotations": spec_files(plan.job_spec).annotations}
     pod = _pod(plan, "shard", env.ROLE_SPARE, metadata(plan.job, name) | marks)
     spec, others = pod["spec"], [env.ROLE_SHARD, env.ROLE_SPARE]
     selector = {
@@ -147,12 +134,18 @@ def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifes
         spec["containers"] = [_not_restarted(each) for each in spec.get("containers") or ()]
     if role == "shard":
         spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
-    resources = _resources(plan, role, main_container(template).get("resources"))
+    files = _files(plan, role, required["name"])
+    required_spec = {
+        **CONFINED,
+        "terminationGracePeriodSeconds": plan.grace_s,
+        "containers": [_container(plan, role, main_container(template).get("resources"), files)],
+        "volumes": files.volumes,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": merge(template.get("metadata") or {}, required),
-        "spec": merge(merge(spec, _required_spec(plan, role, required["name"], resources)), _placed(plan, pod_set)),
+        "spec": merge(merge(spec, required_spec), _placed(plan, pod_set)),
     }
 
 
@@ -182,27 +175,19 @@ def _spread(job: JobId) -> Manifest:
     }
 
 
-def _required_spec(plan: PodPlan, role: Role, name: str, resources: Manifest) -> Manifest:
-    access = store_access(plan.spec, reads_data=role == env.ROLE_TRAINER)
-    return {
-        **CONFINED,
-        "terminationGracePeriodSeconds": plan.grace_s,
-        "containers": [_container(plan, role, name, resources, access)],
-        "volumes": _volumes(plan, role, access),
-    }
-
-
-def _container(plan: PodPlan, role: Role, name: str, resources: Manifest, access: StoreAccess) -> Manifest:
+def _container(plan: PodPlan, role: Role, stated_resources: object, files: PodFiles) -> Manifest:
+    resources = _resources(plan, role, stated_resources)
+    address = {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return {
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "args": [role],
-        "env": _environment(plan, role, name, access),
+        "env": [*({"name": name, "value": value} for name, value in files.variables.items()), address],
         "ports": [
             {"name": name, "containerPort": env.DEFAULT_PORT_BASE + offset, "protocol": "TCP"}
             for name, offset in (("data", env.DATA_PORT), ("http", env.HTTP_PORT), ("control", env.CONTROL_PORT))
         ],
-        "volumeMounts": _mounts(plan, role, access),
+        "volumeMounts": files.mounts,
         **(_RESTARTS if _is_restarted(plan, role) else {}),
         **CONFINED_CONTAINER,
         **_probes(),
@@ -252,48 +237,38 @@ def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
     return with_disk(resources, spill) if spill else resources
 
 
-def _environment(plan: PodPlan, role: Role, pod: str, access: StoreAccess) -> list[Manifest]:
-    values = {
-        **spec_variables(plan.job_spec),
-        env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
-        env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
-        **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
-        env.POD: pod,
-        env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
-        env.SCRATCH_DIR: env.SCRATCH_MOUNT,
-        env.KEEPER: "1",
-        **({env.MEMORY_DIR: env.MEMORY_MOUNT} if _is_restarted(plan, role) else {}),
-        env.TERMINATION_FILE: env.TERMINATION_MOUNT,
-        **access.variables,
-    }
-    address = {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    return [*({"name": name, "value": value} for name, value in values.items()), address]
-
-
-def _volumes(plan: PodPlan, role: Role, access: StoreAccess) -> list[Manifest]:
-    # Without sizeLimit the volume may be as large as the pod's memory, and counts as such.
-    memory = [{"name": "cprjob-memory", "emptyDir": {"medium": "Memory"}}] if _is_restarted(plan, role) else []
+def _files(plan: PodPlan, role: Role, pod: str) -> PodFiles:
+    """The variables, volumes and mounts of the pod of this name."""
+    spec, stores = spec_files(plan.job_spec), store_files(plan.spec, reads_data=role == env.ROLE_TRAINER)
+    restarts = _is_restarted(plan, role)
+    files = PodFiles(
+        {
+            **spec.variables,
+            env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
+            env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
+            **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
+            env.POD: pod,
+            env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
+            env.SCRATCH_DIR: env.SCRATCH_MOUNT,
+            env.KEEPER: "1",
+            **({env.MEMORY_DIR: env.MEMORY_MOUNT} if restarts else {}),
+            env.TERMINATION_FILE: env.TERMINATION_MOUNT,
+            **stores.variables,
+        }
+    )
     roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
-    return [
-        {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
-        {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}},
-        {"name": "cprjob-scratch", "emptyDir": {}},
-        *memory,
-        *spec_volumes(plan.job_spec),
-        *access.volumes,
-    ]
-
-
-def _mounts(plan: PodPlan, role: Role, access: StoreAccess) -> list[Manifest]:
-    memory = [{"name": "cprjob-memory", "mountPath": env.MEMORY_MOUNT}] if _is_restarted(plan, role) else []
-    return [
-        {"name": "cprjob-roster", "mountPath": env.ROSTER_DIR, "readOnly": True},
-        {"name": "cprjob-key", "mountPath": env.KEY_DIR, "readOnly": True},
-        {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
-        *memory,
-        *spec_mounts(plan.job_spec),
-        *access.mounts,
-    ]
+    files.add({"name": "cprjob-roster", "downwardAPI": {"items": [roster]}}, env.ROSTER_DIR)
+    key = {"secretName": key_secret_name(plan.job, plan.key_digest)}
+    files.add({"name": "cprjob-key", "secret": key}, env.KEY_DIR)
+    files.volumes.append({"name": "cprjob-scratch", "emptyDir": {}})
+    files.mounts.append({"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT})
+    if restarts:
+        # Without sizeLimit the volume may be as large as the pod's memory, and counts as such.
+        files.volumes.append({"name": "cprjob-memory", "emptyDir": {"medium": "Memory"}})
+        files.mounts.append({"name": "cprjob-memory", "mountPath": env.MEMORY_MOUNT})
+    files.volumes += [*spec.volumes, *stores.volumes]
+    files.mounts += [*spec.mounts, *stores.mounts]
+    return files
 
 
 def _probes() -> Manifest:

@@ -83,7 +83,8 @@ class Rosters:
 
     def __init__(self, status: Status) -> None:
         self._status = status
-        self._shards_stop = shards_stop(status)
+        # Trainers stop first, so that shards can acknowledge their pushes.
+        self._shards_stop = status.phase == "Suspending" and not any(trainer.uid for trainer in status.trainers)
 
     def shard(self, shard: Shard, incarnation: int) -> ShardRoster:
         """The roster for the pod of `incarnation` of this shard."""
@@ -113,11 +114,6 @@ class Rosters:
     @cached_property
     def _shared(self) -> Mapping[str, str]:
         return to_json_fields(self.for_trainers)
-
-
-def shards_stop(status: Status) -> bool:
-    """True if shards are ordered to stop. Trainers stop first, so that shards can acknowledge their pushes."""
-    return status.phase == "Suspending" and not any(trainer.uid for trainer in status.trainers)
 
 
 def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) -> ShardRoster:

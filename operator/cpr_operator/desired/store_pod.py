@@ -10,15 +10,8 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.quantities import main_container
-from cpr_operator.desired.mounts import (
-    StoreAccess,
-    spec_annotations,
-    spec_mounts,
-    spec_variables,
-    spec_volumes,
-    store_access,
-)
-from cpr_operator.desired.names import cleanup_labels, cleanup_name, metadata, tool_labels, tool_name
+from cpr_operator.desired.mounts import spec_files, store_files
+from cpr_operator.desired.names import metadata, pod_labels
 from cpr_operator.desired.pod import CONFINED, CONFINED_CONTAINER, DEFAULT_RESOURCES, PodPlan
 from cpr_operator.desired.template import merge
 
@@ -38,47 +31,51 @@ def store_pod(
 ) -> Manifest:
     """A pod with the metadata `own`, and with the fields of `container` in its main container."""
     template = plan.spec.trainers.template
-    access = store_access(plan.spec, reads_data=reads_data)
+    spec, stores = spec_files(plan.job_spec), store_files(plan.spec, reads_data=reads_data)
+    variables = {**spec.variables, env.TERMINATION_FILE: env.TERMINATION_MOUNT, **stores.variables}
+    scratch = {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT}
     main = {
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
-        "env": _environment(plan, access),
-        "volumeMounts": [
-            {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
-            *spec_mounts(plan.job_spec),
-            *access.mounts,
-        ],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "volumeMounts": [scratch, *spec.mounts, *stores.mounts],
         **CONFINED_CONTAINER,
         **container,
     }
-    if annotations := spec_annotations(plan.job_spec):
-        own = {**own, "annotations": annotations}
     required = {
         **CONFINED,
         "terminationGracePeriodSeconds": 1,
         "containers": [main],
-        "volumes": [
-            {"name": "cprjob-scratch", "emptyDir": {}},
-            *spec_volumes(plan.job_spec),
-            *access.volumes,
-        ],
+        "volumes": [{"name": "cprjob-scratch", "emptyDir": {}}, *spec.volumes, *stores.volumes],
     }
+    if spec.annotations:
+        own = {**own, "annotations": spec.annotations}
+    given = template.get("spec") or {}
+    # Without the resources of a trainer's main container, including accelerators.
+    unsized = [
+        {key: value for key, value in each.items() if key != "resources" or each.get("name") != env.MAIN_CONTAINER}
+        for each in given.get("containers") or ()
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": merge(template.get("metadata") or {}, own),
-        "spec": merge(_unsized(template.get("spec") or {}), required),
+        "spec": merge({**given, "containers": unsized}, required),
     }
 
 
 def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
-    """The pod in which `cprjob` reads the saves of a job. It has the size of a shard, which it may have to load.
-
-    Labels that select members are removed, also those of the user's template.
-    """
+    """The pod in which `cprjob` reads the saves of a job. It has the size of a shard, which it may have to load."""
     shard = main_container(plan.spec.shards.template)
     resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
-    own = metadata(plan.job, tool_name(plan.job, suffix)) | {"labels": tool_labels(plan.job)}
+    # No labels that select members, also none of the user's template: the operator does not manage this pod.
+    labels = {
+        "app.kubernetes.io/name": "cprjob",
+        "app.kubernetes.io/instance": plan.job.name,
+        "app.kubernetes.io/component": "tool",
+        "app.kubernetes.io/managed-by": "cprjob",
+    }
+    own = metadata(plan.job, f"{plan.job.stem}-tool-{suffix}") | {"labels": labels}
     command = {"command": ["python3", "-c", _WAIT], "args": [], "resources": resources}
     pod = store_pod(plan, own, command, reads_data=True)
     pod["spec"]["activeDeadlineSeconds"] = TOOL_MAX_S
@@ -89,27 +86,10 @@ def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
 
 def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifest:
     """The pod that deletes the job's saves, at this attempt. The objects of the anchors `spared` (keys) stay."""
-    own = metadata(plan.job, cleanup_name(plan.job, attempt)) | {"labels": cleanup_labels(plan.job, attempt)}
+    labels = pod_labels(plan.job, env.ROLE_CLEANUP, 0, attempt)
+    own = metadata(plan.job, f"{plan.job.stem}-cleanup-{attempt}") | {"labels": labels}
     container = {
         "args": [env.ROLE_CLEANUP, *(argument for key in spared for argument in ("--spare", key))],
         "resources": {"requests": CLEANUP_RESOURCES, "limits": CLEANUP_RESOURCES},
     }
     return store_pod(plan, own, container)
-
-
-def _unsized(spec: Mapping[str, Any]) -> Manifest:
-    """The spec of a trainer's pod without the resources of its main container, including accelerators."""
-    containers = [
-        {key: value for key, value in each.items() if key != "resources" or each.get("name") != env.MAIN_CONTAINER}
-        for each in spec.get("containers") or ()
-    ]
-    return {**spec, "containers": containers}
-
-
-def _environment(plan: PodPlan, access: StoreAccess) -> list[Manifest]:
-    values = {
-        **spec_variables(plan.job_spec),
-        env.TERMINATION_FILE: env.TERMINATION_MOUNT,
-        **access.variables,
-    }
-    return [{"name": name, "value": value} for name, value in values.items()]

@@ -118,16 +118,13 @@ def _merge_value(key: str, given: Any, required_value: Any) -> Any:
     if isinstance(required_value, Mapping) and isinstance(given, Mapping):
         return merge(given, required_value)
     if key in MERGE_KEYS and isinstance(given, Sequence):
-        return _merge_items(given, required_value, MERGE_KEYS[key])
+        name = MERGE_KEYS[key]
+        required = {item[name]: item for item in required_value}
+        merged = [merge(item, required.pop(item.get(name), {})) for item in given]
+        return [*merged, *required.values()]
     if key in APPENDED and isinstance(given, Sequence):
         return [*given, *(item for item in required_value if item not in given)]
     return required_value
-
-
-def _merge_items(given: Sequence[Any], required_value: Sequence[Any], name: str) -> list[Any]:
-    required = {item[name]: item for item in required_value}
-    merged = [merge(item, required.pop(item.get(name), {})) for item in given]
-    return [*merged, *required.values()]
 
 
 def keeping_off(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.desired.names import metadata
-from cpr_operator.desired.pod import Manifest, PodPlan, role_spec, spare_spec
+from cpr_operator.desired.pod import Manifest, PodPlan, role_spec, spare_manifest
 
 KUEUE, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta2", "workloads"
 QUEUE_LABEL, PRIORITY_LABEL = f"{KUEUE}/queue-name", f"{KUEUE}/priority-class"
@@ -52,7 +52,14 @@ class Place:
 
 def workload(plan: PodPlan, place: Place) -> Manifest:
     """The Workload of the job, with the digest of its requests."""
-    spec: Manifest = {"queueName": place.queue, "podSets": _pod_sets(plan)}
+    trainers, shards = plan.spec.trainers.replicas, plan.spec.shards
+    sets = [
+        _pod_set(env.ROLE_TRAINER, trainers, role_spec(plan, "trainer")),
+        _pod_set(env.ROLE_SHARD, shards.replicas, role_spec(plan, "shard")),
+    ]
+    if shards.spares:
+        sets.append(_pod_set(env.ROLE_SPARE, shards.spares, spare_manifest(plan, "")["spec"]))
+    spec: Manifest = {"queueName": place.queue, "podSets": sets}
     labels = {QUEUE_LABEL: place.queue}
     if place.priority_class:
         reference = {"group": KUEUE, "kind": "WorkloadPriorityClass", "name": place.priority_class}
@@ -72,17 +79,6 @@ def digest_of(document: Mapping[str, Any]) -> str:
     """The digest of a Workload's requests; empty if the operator did not create it."""
     annotations: Mapping[str, str] = document["metadata"].get("annotations") or {}
     return annotations.get(ANNOTATION_DIGEST, "")
-
-
-def _pod_sets(plan: PodPlan) -> list[Manifest]:
-    trainers, shards = plan.spec.trainers.replicas, plan.spec.shards
-    sets = [
-        _pod_set(env.ROLE_TRAINER, trainers, role_spec(plan, "trainer")),
-        _pod_set(env.ROLE_SHARD, shards.replicas, role_spec(plan, "shard")),
-    ]
-    if shards.spares:
-        sets.append(_pod_set(env.ROLE_SPARE, shards.spares, spare_spec(plan)))
-    return sets
 
 
 def _pod_set(name: str, count: int, pod: Manifest) -> Manifest:

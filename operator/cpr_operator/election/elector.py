@@ -50,7 +50,7 @@ class NotLeadingError(UnavailableError):
 
 
 class Term:
-    """The time in which an operator leads. Safe to use from any thread."""
+    """The time for which an operator is elected. Safe to use from any thread."""
 
     def __init__(self, clock: Callable[[], float], until: float) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class Term:
     def check(self) -> None:
         """Raise NotLeadingError if the term is over."""
         if self.left_s <= 0:
-            raise NotLeadingError("this operator is no longer the leader")
+            raise NotLeadingError("this operator is no longer elected")
 
     def extend(self, until: float) -> None:
         """Extend the term after a renewal."""
@@ -167,7 +167,7 @@ class Elector:
             await self._take(lease)
         except (AlreadyExistsError, ConflictError, NotFoundError):
             return self._timing.retry_s  # another operator was faster: read its lease
-        self._log_change(f"leads: {decision.reason}")
+        self._log_change(f"elected: {decision.reason}")
         return None
 
     async def _renew(self) -> str:

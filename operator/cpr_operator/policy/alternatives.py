@@ -71,25 +71,23 @@ class WhatIf:
     plan: Plan
 
 
-def _with_mtbf(inputs: Inputs, factor: float) -> Inputs:
-    return replace(inputs, estimate=replace(inputs.estimate, beta_s=inputs.estimate.beta_s * factor))
-
-
 def _with_lost(inputs: Inputs, factor: float) -> Inputs:
     lost = min(max(inputs.estimate.lost_per_failure * factor, 1.0), inputs.shards)
     return replace(inputs, estimate=replace(inputs.estimate, lost_per_failure=lost))
 
 
-def _with_save(inputs: Inputs, factor: float) -> Inputs:
-    return replace(inputs, costs=replace(inputs.costs, save_stall_s=inputs.costs.save_stall_s * factor))
-
-
 #: The parameters by name, in portions, seconds or shards.
 PARAMETERS: Mapping[str, Parameter] = {
     "limit": Parameter(lambda i: i.limit, lambda i, factor: replace(i, limit=min(i.limit * factor, _MOST))),
-    "mtbf_s": Parameter(lambda i: i.estimate.mtbf_s, _with_mtbf),
+    "mtbf_s": Parameter(
+        lambda i: i.estimate.mtbf_s,
+        lambda i, factor: replace(i, estimate=replace(i.estimate, beta_s=i.estimate.beta_s * factor)),
+    ),
     "lost_per_failure": Parameter(lambda i: i.estimate.lost_per_failure, _with_lost),
-    "save_stall_s": Parameter(lambda i: i.costs.save_stall_s, _with_save),
+    "save_stall_s": Parameter(
+        lambda i: i.costs.save_stall_s,
+        lambda i, factor: replace(i, costs=replace(i.costs, save_stall_s=i.costs.save_stall_s * factor)),
+    ),
 }
 
 

@@ -109,7 +109,7 @@ class Inputs:
     total_samples, samples_per_s: 0 and None until they are known. The training time is then assumed to be one mean
         time between failures.
     saved_samples: the samples of the newest anchor.
-    basis: the origin of the limit, if the user did not state it as a portion.
+    basis: the source of the limit, if the user did not state it as a portion.
     fixed_bits: bits per value in saves; None if the plan chooses them.
     restored: the mean number of restores of a row so far.
     replays: trainers push again the updates of a lost shard since its last save.

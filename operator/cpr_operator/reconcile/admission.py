@@ -61,8 +61,10 @@ def must_stop(observed: ReconcileInput) -> str:
     match queue_state(queue):
         case Evicted(reason=reason, message=message):
             return f"{queue.place.queue} takes the quota back ({reason}): {message}"
-        case Admitted() | Waits():
-            return _more_spares(observed, queue.place.queue, spares_in(queue.workload))
+        case Admitted() | Waits():  # with fewer spares in its spec than in its quota the job continues
+            requested, admitted = observed.job.spec.shards.spares, spares_in(queue.workload)
+            change = f"{admitted} spares become {requested}, and {queue.place.queue} has to admit them"
+            return change if requested > admitted else ""
 
 
 def must_wait(observed: ReconcileInput) -> Waits | Evicted | None:
@@ -83,7 +85,8 @@ def await_quota(observed: ReconcileInput, state_in_queue: Waits | Evicted) -> Ou
     """Create no pods before the job is admitted."""
     state = ReconcileState(observed, observed.before)
     state = set_conditions(state, ConditionUpdate(RESERVED, "False", state_in_queue.reason, state_in_queue.message))
-    if _has_changed(observed.before, state.status):
+    old = next((c for c in observed.before.conditions if c.type == RESERVED), None)
+    if old is None or (old.status, old.reason) != ("False", state_in_queue.reason):
         key = f"queued-{state_in_queue.reason}-{observed.job.spec_generation}-{observed.before.counters.group}"
         state = state.to(state.status, Event("Normal", EventReason.QUEUED, state_in_queue.message, key))
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
@@ -121,15 +124,14 @@ def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> W
         return CreateWorkload(_desired(observed, queue)) if enters else None
     if is_deleted(found):
         return None
-    if uses_quota(observed.pods, observed.now):
-        return _readiness(observed, found, after)
-    return _unused(observed, queue, found, after, idle=idle)
-
-
-def _more_spares(observed: ReconcileInput, queue: str, admitted: int) -> str:
-    """Return why a job with more spares in its spec than in its quota stops. With fewer it continues."""
-    requested = observed.job.spec.shards.spares
-    return f"{admitted} spares become {requested}, and {queue} has to admit them" if requested > admitted else ""
+    if not uses_quota(observed.pods, observed.now):
+        return _unused(observed, queue, found, after, idle=idle)
+    # Kueue may evict a job that takes too long to start. It does not learn of later losses: the operator recovers them.
+    ready = after.phase not in {"Starting", "Suspending"}
+    if observed.job.deleting or ready == bool(true_condition(found, "PodsReady")):
+        return None
+    change = ("PodsReady", ready, "Started" if ready else "WaitForStart", "all pods run" if ready else "the pods start")
+    return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})
 
 
 def _unused(
@@ -139,12 +141,21 @@ def _unused(
     finished, waits = bool(true_condition(found, "Finished")), after.phase in _WITHOUT_PODS
     if observed.job.deleting or (waits and (idle or finished or _is_outdated(observed, queue, found))):
         return DeleteWorkload(found["metadata"]["name"])
-    if after.phase in TERMINAL_PHASES:
-        return None if finished else _finished(observed, found, after)
-    state_in_queue = queue_state(queue)
-    if waits and isinstance(state_in_queue, Evicted) and holds_quota(found):
-        return _released(observed, found, state_in_queue)
-    return None
+    stamp, why = format_time(observed.now), queue_state(queue)
+    if after.phase in TERMINAL_PHASES and not finished:
+        ends = (c.message for c in after.conditions if c.type in {"Complete", "Failed"} and c.status == "True")
+        change = ("Finished", True, after.phase, next(ends, "") or after.phase)
+        return WorkloadStatus(found, {"conditions": with_changed(found, stamp, change)})
+    if not (waits and isinstance(why, Evicted) and holds_quota(found)):
+        return None
+    conditions = with_changed(  # release the quota, as Kueue's own integrations do when their job has stopped
+        found,
+        stamp,
+        (RESERVED, False, "Pending", why.message),
+        ("Admitted", False, "NoReservation", "The workload has no reservation"),
+        ("Requeued", why.reason in _AT_ONCE, why.reason, why.message),
+    )
+    return WorkloadStatus(found, {"admission": None, "conditions": conditions})
 
 
 def _is_outdated(observed: ReconcileInput, queue: Queue, found: Manifest) -> bool:
@@ -156,39 +167,3 @@ def _desired(observed: ReconcileInput, queue: Queue) -> Manifest:
     replay = replay_policy(spec, None if before is None else before.replay)
     plan = PodPlan(observed.job.id, spec, spec.image, job_spec="", grace_s=grace_s(None), replay=replay)
     return workload(plan, queue.place)
-
-
-def _readiness(observed: ReconcileInput, found: Manifest, after: Status) -> WorkloadStatus | None:
-    """Set the condition PodsReady of the Workload: Kueue may evict a job that takes too long to start.
-
-    The loss of a member later is not reported to Kueue: the operator recovers it.
-    """
-    ready = after.phase not in {"Starting", "Suspending"}
-    if observed.job.deleting or ready == bool(true_condition(found, "PodsReady")):
-        return None
-    change = ("PodsReady", ready, "Started" if ready else "WaitForStart", "all pods run" if ready else "the pods start")
-    return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})
-
-
-def _released(observed: ReconcileInput, found: Manifest, why: Evicted) -> WorkloadStatus:
-    """Release the quota, as Kueue's own integrations do when their job has stopped."""
-    conditions = with_changed(
-        found,
-        format_time(observed.now),
-        (RESERVED, False, "Pending", why.message),
-        ("Admitted", False, "NoReservation", "The workload has no reservation"),
-        ("Requeued", why.reason in _AT_ONCE, why.reason, why.message),
-    )
-    return WorkloadStatus(found, {"admission": None, "conditions": conditions})
-
-
-def _finished(observed: ReconcileInput, found: Manifest, after: Status) -> WorkloadStatus:
-    message = next((c.message for c in after.conditions if c.type in {"Complete", "Failed"} and c.status == "True"), "")
-    change = ("Finished", True, after.phase, message or after.phase)
-    return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})
-
-
-def _has_changed(before: Status, after: Status) -> bool:
-    """Return whether the condition QuotaReserved has another status or reason."""
-    old, new = (next((c for c in s.conditions if c.type == RESERVED), None) for s in (before, after))
-    return new is not None and (old is None or (old.status, old.reason) != (new.status, new.reason))

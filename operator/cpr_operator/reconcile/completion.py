@@ -53,11 +53,14 @@ def complete(state: ReconcileState) -> ReconcileState:
 
     The result does not count if the losses exceed the budget. Then the recovery that follows rolls the job back.
     """
-    result, refused = result_of(state.status, state.facts), False
-    if result is not None and _awaits_reports(state.status):
-        return with_late_shards_lost(state.to(_with_result(state.status, result)))
+    status, result, refused = state.status, result_of(state.status, state.facts), False
+    # Losses that a shard has not reported may exceed its reservation and the trainers' reports: if the end of its
+    # predecessor was not observed, that process may have continued for a while. One that dies before is replaced.
+    unreported = any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
+    if result is not None and unreported:
+        return with_late_shards_lost(state.to(_with_result(status, result)))
     if result is not None:
-        done = succeed(state.to(with_termination_message(state.spec, state.status, state.facts)), result)
+        done = succeed(state, result)
         if not is_overspent(done.status):
             return done
         state, refused = state.to(state.status.evolve(ledger=done.status.ledger)), True
@@ -66,7 +69,7 @@ def complete(state: ReconcileState) -> ReconcileState:
 
 def succeed(state: ReconcileState, result: Anchor) -> ReconcileState:
     """End the job with its final anchor, or with the best one. Losses that members have not reported are charged."""
-    status = state.status
+    status = with_termination_message(state.spec, state.status, state.facts)
     status = with_account(status, account_of(status).charge_pending(result.samples))
     early = result.samples < status.ledger.total_samples
     percent = 100 * result.samples // status.ledger.total_samples if early else 100
@@ -82,7 +85,12 @@ def succeed(state: ReconcileState, result: Anchor) -> ReconcileState:
         spares=(),
     )
     event = Event("Normal", EventReason.SUCCEEDED, f"the model is {model.key}", "succeeded")
-    return _end(state.to(status, event), ConditionUpdate("Complete", "True", *_why_complete(status, early=early)))
+    complete = ConditionUpdate("Complete", "True", "Trained", model.key)
+    if early:
+        best, others = status.best, "evaluations were no better"
+        others = others if best is None else f"the last {best.since} {others} than {best.value:.6g}"
+        complete = ConditionUpdate("Complete", "True", "EarlyStopped", f"{others}; the model is {model.key}")
+    return _end(state.to(status, event), complete)
 
 
 def fail(state: ReconcileState, cause: str, reason: str) -> ReconcileState:
@@ -142,7 +150,10 @@ def with_termination_message(spec: CPRJobSpec, status: Status, facts: Mapping[st
     metrics = dict(result.metrics)
     progress = status.progress.evolve(loss=result.loss, auc=result.auc, logloss=result.logloss, metrics=metrics)
     if result.evaluation is not None:
-        progress = progress.evolve(held_out=_with_groups(HeldOut.of(result.evaluation), progress.held_out))
+        last, known = HeldOut.of(result.evaluation), progress.held_out
+        if known is not None and known.step == last.step:  # a termination message is too short for groups
+            last = last.evolve(groups=known.groups, rest=known.rest)
+        progress = progress.evolve(held_out=last)
     best = BestModel.of(result.best) if result.best is not None else status.best
     return status.evolve(progress=progress, best=best)
 
@@ -156,22 +167,12 @@ def with_late_shards_lost(state: ReconcileState) -> ReconcileState:
     facts = state.facts.items()
     found = {n: Done("") if n.startswith("trainer/") and isinstance(f, Lost) else f for n, f in facts}
     for shard in state.status.shards:
-        name = shard.name
-        match found[name]:
-            case Active(pod=pod) if _restored_too_late(state, shard):
-                found[name] = Lost(pod, _TOO_LATE)
-            case _:
-                pass
+        fact, report = found[shard.name], state.report_of(shard)
+        # It waits for pushes that no trainer will send. Other replacements have reported by now.
+        waits = isinstance(report, ShardReport) and report.state is ShardState.READY and shard.lost_at is not None
+        if isinstance(fact, Active) and report and waits and is_current(state.status, report):
+            found[shard.name] = Lost(fact.pod, _TOO_LATE)
     return replace(state, facts=found)
-
-
-def _awaits_reports(status: Status) -> bool:
-    """Return whether a shard has not reported its losses. They may exceed its reservation and the trainers' reports.
-
-    If the end of its predecessor was not observed, that process may have continued for a while. A shard that dies
-    before it has reported is replaced.
-    """
-    return any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
 
 
 def _with_result(status: Status, result: Anchor) -> Status:
@@ -179,14 +180,6 @@ def _with_result(status: Status, result: Anchor) -> Status:
     shards = tuple(s if s.state == "BelowFloor" else s.evolve(saved_samples=result.samples) for s in status.shards)
     dense = status.dense.evolve(saved_samples=result.samples)
     return status.evolve(result=result, shards=shards, dense=dense)
-
-
-def _restored_too_late(state: ReconcileState, shard: Shard) -> bool:
-    """Return whether a replacement waits for pushes that no trainer will send. Others have reported by now."""
-    report = state.report_of(shard)
-    if not isinstance(report, ShardReport) or report.state is not ShardState.READY:
-        return False
-    return is_current(state.status, report) and shard.lost_at is not None
 
 
 def _without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:
@@ -229,13 +222,6 @@ def _final_anchor(message: str) -> AnchorRef | None:
         return None
 
 
-def _with_groups(last: HeldOut, known: HeldOut | None) -> HeldOut:
-    """Add the groups of the last report: a termination message has no room for them."""
-    if known is None or known.step != last.step:
-        return last
-    return last.evolve(groups=known.groups, rest=known.rest)
-
-
 def _with_last_count(state: ReconcileState, shard: Shard, result: Anchor) -> Shard:
     """Return the shard with its final count of lost row updates, which is unknown if it never reported one.
 
@@ -250,16 +236,6 @@ def _with_last_count(state: ReconcileState, shard: Shard, result: Anchor) -> Sha
     ):
         return shard
     return shard.evolve(lost_row_updates_exact=False)
-
-
-def _why_complete(status: Status, *, early: bool) -> tuple[str, str]:
-    """Return reason and message: the place of the model, and the reason why training stopped before the last sample."""
-    key, best = status.result.key if status.result else "", status.best
-    if not early:
-        return "Trained", key
-    if best is None:
-        return "EarlyStopped", f"evaluations were no better; the model is {key}"
-    return "EarlyStopped", f"the last {best.since} evaluations were no better than {best.value:.6g}; the model is {key}"
 
 
 def _end(state: ReconcileState, why: ConditionUpdate) -> ReconcileState:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, Problem, TrainerReport
+from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
@@ -167,8 +167,8 @@ def pods_ready(state: ReconcileState) -> ConditionUpdate:
     missing = [name for name in waiting if not_started(state.facts.get(name))]
     others = [name for name in waiting if name not in missing]
     if not missing or not others:
-        return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
-    message = f"waiting for {_listed(missing)} to start; {_listed(others)} run, and are not ready before that"
+        return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {listed(waiting)}")
+    message = f"waiting for {listed(missing)} to start; {listed(others)} run, and are not ready before that"
     return ConditionUpdate("PodsReady", "False", "Waiting", message)
 
 
@@ -185,7 +185,9 @@ def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
         f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Active) and fact.trouble
     ]
     stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
-    parts = (status.recovery.reason, _continues_until(status), *stuck)
+    until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
+    continues = f"training continues up to sample {until}" if status.progress.samples < until else ""
+    parts = (status.recovery.reason, continues, *stuck)
     return ConditionUpdate("Recovering", "True", status.recovery.kind, "; ".join(filter(None, parts)))
 
 
@@ -218,13 +220,13 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
     else:
         yield ConditionUpdate("BudgetExhausted", "False", "Enough", balance)
-    worst = _worst_failure(status)
+    worst, exposed = _losses_of_next_failure(status)
     if ledger.limit > 0 and used >= AT_RISK * portions.limit:
         yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", balance)
     elif worst > left:
         message = f"{balance}: a failure right before a save loses about {worst:.0f} samples, but only {left} are left"
         yield ConditionUpdate("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
-    elif _exposed(status) > left:
+    elif exposed > left:
         message = f"{balance}: a failure now would lose more than the remaining {left} samples; {_at_risk(status)}"
         yield ConditionUpdate("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
     else:
@@ -233,22 +235,15 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
 
 def snapshots(state: ReconcileState) -> Iterator[ConditionUpdate]:
     """Yield SnapshotsDegraded: whether members have reported problems with saves."""
-    problem = store_problem(state.observed)
-    if problem is not None:
-        name, reported = problem
-        message = f"{name}: {reported.message}; {reported.remedy}; {_at_risk(state.status)}"
-        yield ConditionUpdate("SnapshotsDegraded", "True", reported.reason, message)
-    elif state.leader_report is not None or not state.status.conditions:
+    names = {m.uid: m.name for m in state.before.members}
+    for uid, report in state.observed.reports.items():
+        problem = report.problem
+        if problem is not None and problem.reason in STORE_PROBLEMS and uid in names:
+            message = f"{names[uid]}: {problem.message}; {problem.remedy}; {_at_risk(state.status)}"
+            yield ConditionUpdate("SnapshotsDegraded", "True", problem.reason, message)
+            return
+    if state.leader_report is not None or not state.status.conditions:
         yield ConditionUpdate("SnapshotsDegraded", "False", "Healthy")
-
-
-def store_problem(observed: ReconcileInput) -> tuple[str, Problem] | None:
-    """Return the first problem with saves that a member reports, with the member's name."""
-    names = {m.uid: m.name for m in observed.before.members}
-    for uid, report in observed.reports.items():
-        if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
-            return names[uid], report.problem
-    return None
 
 
 def data(observed: ReconcileInput) -> Iterator[ConditionUpdate]:
@@ -269,27 +264,22 @@ def data(observed: ReconcileInput) -> Iterator[ConditionUpdate]:
 
 def precision(status: Status) -> Iterator[ConditionUpdate]:
     """Yield PrecisionEmulated: whether trainers report that their CPU lacks the instructions of the job's precision."""
-    slow, none = _with_problem(status, "PrecisionEmulated", PRECISION_EMULATED)
-    if slow:
-        message = f"{_listed(slow)}: spec.trainers.precision is bf16, but the CPU has no bf16 instructions"
-        remedy = "train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
-        text = f"{message}, so training is far slower than in fp32; {remedy}"
-        yield ConditionUpdate("PrecisionEmulated", "True", "NoInstructions", text)
-    elif none:
-        message = "the CPUs of all trainers have bf16 instructions"
-        yield ConditionUpdate("PrecisionEmulated", "False", "Instructions", message)
+    text = (
+        "spec.trainers.precision is bf16, but the CPU has no bf16 instructions, so training is far slower than in "
+        "fp32; train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
+    )
+    bad, good = ("NoInstructions", text), ("Instructions", "the CPUs of all trainers have bf16 instructions")
+    yield from _reported(status, "PrecisionEmulated", PRECISION_EMULATED, bad, good)
 
 
 def spill(status: Status) -> Iterator[ConditionUpdate]:
     """Yield SpillUnavailable: whether trainers report that their disk is too full for pushes."""
-    without, none = _with_problem(status, "SpillUnavailable", SPILL_UNAVAILABLE)
-    if without:
-        message = f"{_listed(without)}: the disk has no room for spec.recovery.replay.spill"
-        remedy = "free the disks of the nodes, or request less in a new job"
-        text = f"{message}, so the oldest pushes are dropped as soon as the memory is full; {remedy}"
-        yield ConditionUpdate("SpillUnavailable", "True", "DiskFull", text)
-    elif none:
-        yield ConditionUpdate("SpillUnavailable", "False", "Allocated", "all trainers have the room on disk")
+    text = (
+        "the disk has no room for spec.recovery.replay.spill, so the oldest pushes are dropped as soon as the memory "
+        "is full; free the disks of the nodes, or request less in a new job"
+    )
+    bad, good = ("DiskFull", text), ("Allocated", "all trainers have the room on disk")
+    yield from _reported(status, "SpillUnavailable", SPILL_UNAVAILABLE, bad, good)
 
 
 def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[ConditionUpdate]:
@@ -309,42 +299,26 @@ def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[Cond
         yield ConditionUpdate("ReplayMemoryShort", "False", "Planned", f"a save is made every {planned}, as planned")
 
 
-def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion
-    """Return the status of a condition for a bool."""
-    return "True" if value else "False"
-
-
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, as text."""
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")  # noqa: PLR2004 -- enough for a message
 
 
-def _continues_until(status: Status) -> str:
-    """Return the extent of training without the missing shards; empty if it waits for them."""
-    until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
-    return f"training continues up to sample {until}" if status.progress.samples < until else ""
+def _losses_of_next_failure(status: Status) -> tuple[float, float]:
+    """Return the expected permanent loss of a failure right before a save, and of one now, in sample-shards.
 
-
-def _worst_failure(status: Status) -> float:
-    """Return the expected permanent loss of a failure right before a save, in sample-shards."""
-    plan = status.plan
-    if plan is None or plan.mode == "Full":
-        return 0.0
-    age_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
-    each = min(age_s * plan.inputs.get("samplesPerSecond", 0.0), status.ledger.total_samples)
-    # The law lets exactly one such failure fit, so a rounding error must not count as a risk.
-    return 0.999 * each * plan.inputs.get("lostPerFailure", 1.0)
-
-
-def _exposed(status: Status) -> float:
-    """Return the expected permanent loss of a failure now, in sample-shards: above the plan if saves are overdue.
-
-    Losses of shards that are already lost are reserved, so they do not count.
+    The second is above the first if saves are overdue.
     """
     plan = status.plan
     if plan is None or plan.mode == "Full":
-        return 0.0
+        return 0.0, 0.0
+    age_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
+    each = min(age_s * plan.inputs.get("samplesPerSecond", 0.0), status.ledger.total_samples)
+    # Losses of shards that are already lost are reserved, so they do not count.
     at_risk = (status.progress.samples - shard.saved_samples for shard in status.shards if shard.lost_at is None)
-    return max(at_risk, default=0) * plan.inputs.get("lostPerFailure", 1.0)
+    lost = plan.inputs.get("lostPerFailure", 1.0)
+    # The law lets exactly one failure before a save fit, so a rounding error must not count as a risk.
+    return 0.999 * each * lost, max(at_risk, default=0) * lost
 
 
 def _at_risk(status: Status) -> str:
@@ -355,11 +329,17 @@ def _at_risk(status: Status) -> str:
     return f"a shard that is lost now goes back to sample {oldest:,}"
 
 
-def _with_problem(status: Status, condition: ConditionType, problem: str) -> tuple[list[str], bool]:
-    """Return the trainers that report a problem, and whether certainly none of them has it any more.
+def _reported(
+    status: Status, kind: ConditionType, problem: str, bad: tuple[str, str], good: tuple[str, str]
+) -> Iterator[ConditionUpdate]:
+    """Yield a condition, with reason and message, about a problem that trainers report, once it is certain.
 
     A trainer that starts, or has another problem, may report it later, so the condition stays unchanged meanwhile.
     """
     having = [trainer.name for trainer in status.trainers if trainer.problem == problem]
-    reported = any(each.type == condition for each in status.conditions)
-    return having, reported and all(is_settled(each) and not each.problem for each in status.trainers)
+    if having:
+        yield ConditionUpdate(kind, "True", bad[0], f"{listed(having)}: {bad[1]}")
+    elif any(c.type == kind for c in status.conditions) and all(
+        is_settled(t) and not t.problem for t in status.trainers
+    ):
+        yield ConditionUpdate(kind, "False", *good)

@@ -9,26 +9,21 @@ counted by their pods.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeVar, assert_never
 
 from pydantic import ValidationError
 
 from cpr_contract import env
-from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import Deleted, ExitCode, Problem
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.api.store_spec import Store
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.store_pod import cleanup_pod
-from cpr_operator.failures import Trouble, classify
+from cpr_operator.failures import Trouble, classify, document
 from cpr_operator.reconcile.effects import live_pods, pod_plan
 from cpr_operator.reconcile.lifecycle import template_hash
-from cpr_operator.reconcile.restore_source import source_anchor_in
+from cpr_operator.reconcile.restore_source import shares_store, source_anchor_in
 from cpr_operator.reconcile.types import EventReason, Job, Outcome, PodDelete, ReconcileInput, ReconcileState
-
-T = TypeVar("T")
 
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: The number of cleanup attempts. The pause doubles after each of them.
@@ -38,34 +33,6 @@ FIRST_PAUSE_S = 10.0
 LIMIT_S = 600.0
 #: The grace period is short because nothing that pods save now is needed.
 GRACE_S = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Decide again later."""
-
-    again_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Try:
-    """The next attempt is due."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """All saves are deleted."""
-
-    deleted: Deleted | None
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Delete the job, and leave its saves."""
-
-    reason: str
 
 
 def wants_finalizer(job: Job) -> bool:
@@ -81,7 +48,12 @@ def delete(observed: ReconcileInput) -> Outcome:
     if not wants_finalizer(job) or before.runtime is None:  # it never wrote a save
         return Outcome(before, release=True)
     since = observed.now if before.deleting_since is None else before.deleting_since
-    status = before.evolve(deleting_since=since)
+    return _step(ReconcileState(observed, before.evolve(deleting_since=since)), since)
+
+
+def _step(state: ReconcileState, since: float) -> Outcome:
+    """Return the next step of a deletion that was first seen at `since`: no job waits for it without end."""
+    observed, status = state.observed, state.status
     live = (pod for pod in live_pods(observed.pods) if not pod.is_stuck(observed.now))
     writers = [pod for pod in live if pod.role != env.ROLE_CLEANUP]
     deletes = tuple(
@@ -89,34 +61,18 @@ def delete(observed: ReconcileInput) -> Outcome:
         for pod in writers
         if pod.deleting_until is None
     )
-    match decide(observed, since, writing=bool(writers)):
-        case Wait(again_s=again_s):
-            return Outcome(status, deletes=deletes, wake_after_s=again_s)
-        case Try(attempt=attempt):
-            return _attempt(ReconcileState(observed, status), attempt)
-        case Finished(deleted=deleted):
-            return Outcome(status, events=(_deleted(observed, deleted),), release=True)
-        case GiveUp(reason=reason):
-            return Outcome(status, deletes=deletes, events=(_left_of(job, reason),), release=True)
-        case step:
-            assert_never(step)
-
-
-def decide(observed: ReconcileInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
-    """Return the next step. `since`: the time of the first observation. `writing`: a pod may still write."""
     attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
-    if newest is not None and _exit_code(newest) == ExitCode.OK:
-        return Finished(_message(Deleted, newest))
-    reason = _reason_to_give_up(observed, since, newest)
-    if reason:
-        return GiveUp(reason)
-    if writing or (newest is not None and not newest.ended):
-        return Wait(observed.timing.changing_s)
+    if newest and newest.ended and newest.container and newest.container.exit_code == ExitCode.OK:
+        return Outcome(status, events=(_deleted(observed, document(Deleted, newest.container.message)),), release=True)
+    if reason := _reason_to_give_up(observed, since, newest):
+        return Outcome(status, deletes=deletes, events=(_left_of(observed.job, reason),), release=True)
+    if writers or (newest and not newest.ended):
+        return Outcome(status, deletes=deletes, wake_after_s=observed.timing.changing_s)
     if newest is None:
-        return Try(1)
+        return _attempt(state, 1)
     pause_s = newest.created + FIRST_PAUSE_S * 2.0 ** (newest.incarnation - 1) - observed.now
-    return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
+    return _attempt(state, newest.incarnation + 1) if pause_s <= 0 else Outcome(status, wake_after_s=pause_s)
 
 
 def anchors_in_use(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
@@ -125,8 +81,13 @@ def anchors_in_use(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
     Any user may write a key into a job, so only jobs that have started from it count: those of the same
     namespace and store that have started, have not ended, and have no anchor of their own yet.
     """
-    keys = (_restores_from(other) for other in others if _shares_saves(job, other))
-    return tuple(sorted({key for key in keys if key.startswith(f"{job.id.uid}/")}))
+    keys = set()
+    for other in others:
+        begun = "startTime" in other.status and not other.status.get("anchors")
+        ends = other.deleting or other.status.get("phase") in TERMINAL_PHASES
+        if begun and not ends and other.namespace == job.id.namespace and shares_store(job, other):
+            keys.add(source_anchor_in(str(other.status.get("runtime", {}).get("jobSpec", ""))) or "")
+    return tuple(sorted(key for key in keys if key.startswith(f"{job.id.uid}/")))
 
 
 def location(store: Store) -> str:
@@ -148,8 +109,10 @@ def left_by(job: JobView, reason: str) -> Event:
 
 def _attempt(state: ReconcileState, attempt: int) -> Outcome:
     """Create a cleanup pod. If that is impossible now, it stays impossible, so the job does not wait for it."""
-    job, status = state.observed.job, state.status
-    if refusal := _refused(state):
+    job, status, restriction = state.observed.job, state.status, state.observed.restriction
+    # The template that the job started with is always allowed.
+    started_with = status.runtime is not None and status.runtime.template_hash == template_hash(state.spec)
+    if restriction and not started_with and (refusal := restriction.refuses_trainers(state.spec)):
         return Outcome(status, events=(_left_of(job, refusal),), release=True)
     try:
         pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, state.observed.anchors_in_use)
@@ -157,14 +120,6 @@ def _attempt(state: ReconcileState, attempt: int) -> Outcome:
         reason = f"the pod that would delete them cannot be made ({type(error).__name__}: {error})"
         return Outcome(status, events=(_left_of(job, reason),), release=True)
     return Outcome(status, creates=(pod,), wake_after_s=state.observed.timing.changing_s)
-
-
-def _refused(state: ReconcileState) -> str:
-    """Return why the template may not be used. The template that the job started with always may."""
-    restriction, runtime = state.observed.restriction, state.status.runtime
-    if restriction is None or (runtime is not None and runtime.template_hash == template_hash(state.spec)):
-        return ""
-    return restriction.refuses_trainers(state.spec)
 
 
 def _reason_to_give_up(observed: ReconcileInput, since: float, newest: PodView | None) -> str:
@@ -206,37 +161,9 @@ def _trouble(observed: ReconcileInput, newest: PodView | None) -> str:
         return "; ".join(observed.refusals.values())
     if newest is None:
         return "pods of the job still exist"
-    problem = _message(Problem, newest)
-    if problem is not None:
+    if newest.container and (problem := document(Problem, newest.container.message)):
         return f"{problem.message} {problem.remedy}"
     happened = classify(newest)
     if isinstance(happened, Trouble):
         return f"{happened.message}; {happened.remedy}"
     return happened.message if happened else f"pod {newest.name} is {newest.phase}"
-
-
-def _exit_code(pod: PodView) -> int | None:
-    return pod.container.exit_code if pod.ended and pod.container is not None else None
-
-
-def _message(cls: type[T], pod: PodView) -> T | None:
-    """Return the document in the pod's termination message, if it is of this class."""
-    try:
-        return from_json(cls, pod.container.message) if pod.container else None
-    except ContractError:
-        return None
-
-
-def _restores_from(job: JobView) -> str:
-    """Return the anchor that a job needs to start or restart from; empty if it needs none."""
-    begun = "startTime" in job.status and not job.status.get("anchors")
-    if job.deleting or not begun or job.status.get("phase") in TERMINAL_PHASES:
-        return ""
-    return source_anchor_in(str(job.status.get("runtime", {}).get("jobSpec", ""))) or ""
-
-
-def _shares_saves(job: Job, other: JobView) -> bool:
-    store = other.spec.get("snapshots", {}).get("store", {})
-    places = (store.get("endpoint"), store.get("bucket"), store.get("prefix", ""))
-    own = job.spec.snapshots.store
-    return other.namespace == job.id.namespace and places == (own.endpoint, own.bucket, own.prefix)

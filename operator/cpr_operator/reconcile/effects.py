@@ -48,7 +48,7 @@ def outcome(state: ReconcileState) -> Outcome:
     status = with_shown(status, observed.job.id.name)
     _check_order(state.before, status)
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
-    stalled = status.phase == "Running" and (_waits_for_others(observed) or _is_missed(observed, status.members))
+    stalled = status.phase == "Running" and _is_stalled(observed, status.members)
     return Outcome(
         status=status,
         creates=tuple(creates(observed, status)) if active else (),
@@ -65,7 +65,7 @@ def outcome(state: ReconcileState) -> Outcome:
 def stamped(before: Status, after: Status) -> Status:
     """Return `after` with the next roster number on all members with a changed roster."""
     number = before.counters.roster + 1
-    old, new = Rosters(_unnumbered(before)), Rosters(_unnumbered(after))
+    old, new = (Rosters(s.evolve(counters=s.counters.evolve(roster=0))) for s in (before, after))
 
     def stamp(member: M, *, unchanged: bool) -> M:
         return member if unchanged else member.evolve(roster=number)
@@ -90,13 +90,24 @@ def with_history(before: Status, status: Status) -> Status:
         further = progress.samples - status.history[-1].samples
         if 0 <= further * POINTS < progress.total_samples:
             return status
-    points = status.history if len(status.history) < MAX_HISTORY else _thinned(status.history)
+    points = status.history
+    if len(points) >= MAX_HISTORY:
+        # Every second point stays, the last one, and the first of each generation: rollbacks stay in place.
+        thinned = [
+            here
+            for place, here in enumerate(points)
+            if place % 2 == 0 or here.generation != points[place - 1].generation or place + 1 == len(points)
+        ]
+        points = tuple(thinned[-MAX_HISTORY + 1 :])
     return status.evolve(history=(*points, point(status, progress.updated)))
 
 
 def point(status: Status, now: float) -> HistoryPoint:
     """Return the job's state as a point of its history, with six digits because many points are kept."""
     progress, plan, budget = status.progress, status.plan, status.budget
+    # A report has its metrics in the order of the labels: this is the calibration of the first one.
+    metrics = progress.metrics.items()
+    calibrations = (value for name, value in metrics if name == CALIBRATION or name.endswith(f".{CALIBRATION}"))
     return HistoryPoint(
         time=round(now, 3),
         samples=progress.samples,
@@ -104,7 +115,7 @@ def point(status: Status, now: float) -> HistoryPoint:
         loss=_short(progress.loss),
         logloss=_short(progress.logloss),
         auc=_short(progress.auc),
-        calibration=_short(_calibration(progress.metrics)),
+        calibration=_short(next(calibrations, None)),
         spent=_short(budget.spent if budget else None),
         saved_samples=status.anchors[-1].samples if status.anchors else 0,
         interval_seconds=_short(plan.interval_seconds if plan else None),
@@ -230,27 +241,6 @@ def _check_order(before: Status, after: Status) -> None:
         assert charged[0] <= charged[1], f"losses fell from {charged[0]} to {charged[1]} sample-shards in a generation"
 
 
-def _unnumbered(status: Status) -> Status:
-    return status.evolve(counters=status.counters.evolve(roster=0))
-
-
-def _thinned(points: tuple[HistoryPoint, ...]) -> tuple[HistoryPoint, ...]:
-    """Return every second point, the last one, and the first of each generation, so that rollbacks stay in place."""
-    thinned = [
-        here
-        for place, here in enumerate(points)
-        if place % 2 == 0 or here.generation != points[place - 1].generation or place + 1 == len(points)
-    ]
-    return tuple(thinned[-MAX_HISTORY + 1 :])
-
-
-def _calibration(metrics: Mapping[str, float]) -> float | None:
-    """Return the metric of the first label: a report has its metrics in the order of the labels."""
-    names = (name for name in metrics if name == CALIBRATION or name.endswith(f".{CALIBRATION}"))
-    name = next(names, None)
-    return None if name is None else metrics[name]
-
-
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
@@ -270,32 +260,26 @@ def _wake_after(state: ReconcileState) -> float | None:
         return timing.running_s if phase == "Pending" or state.spec.suspend else timing.changing_s
     if phase == "Running" and state.leader_report is None:
         return timing.changing_s
-    if phase == "Running":
-        return max(timing.floor_s, min(timing.running_s, _save_interval(state) / 2))
+    if phase == "Running":  # knowledge of saves should not be older than the saves are
+        dense_s = float(state.spec.snapshots.dense_interval_seconds)
+        interval_s = min(status.plan.interval_seconds, dense_s) if status.plan else dense_s
+        return max(timing.floor_s, min(timing.running_s, interval_s / 2))
     if phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"} or status.aligning:
         return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or state.now
     return min(max(timing.changing_s, BACKOFF * elapsed_s(since, state.now)), timing.running_s)
 
 
-def _save_interval(state: ReconcileState) -> float:
-    """Return the shorter interval between saves: knowledge of saves should not be older than the saves are."""
-    dense, plan = float(state.spec.snapshots.dense_interval_seconds), state.status.plan
-    return min(plan.interval_seconds, dense) if plan else dense
-
-
-def _waits_for_others(observed: ReconcileInput) -> bool:
+def _is_stalled(observed: ReconcileInput, members: Sequence[Shard | Trainer]) -> bool:
     """Return whether training stands still because a trainer waits for members, and not for the store.
 
-    The report may name no member yet: a connection stays open until its other end counts as unresponsive.
+    The report may name no member yet: a connection stays open until its other end counts as unresponsive. Or a member
+    that should work is unresponsive in a report, though in too few to replace it.
     """
-    trainers = (report for report in observed.reports.values() if isinstance(report, TrainerReport))
-    paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)
+    reports = observed.reports.values()
+    paused = (r.problem for r in reports if isinstance(r, TrainerReport) and r.state is TrainerState.PAUSED)
     harmless = {PRECISION_EMULATED, SPILL_UNAVAILABLE, IDS_SPELLED_TWICE}
-    return any(problem is None or problem.reason in harmless for problem in paused)
-
-
-def _is_missed(observed: ReconcileInput, members: Sequence[Shard | Trainer]) -> bool:
-    """Return whether a member that should work is unresponsive in a report, though in too few to replace it."""
-    missed = {name for report in observed.reports.values() for name in report.silent}
-    return not missed.isdisjoint(member.name for member in members if member.state != "Finished")
+    missed = {name for report in reports for name in report.silent}
+    return any(problem is None or problem.reason in harmless for problem in paused) or not missed.isdisjoint(
+        member.name for member in members if member.state != "Finished"
+    )

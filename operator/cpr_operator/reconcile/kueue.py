@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
@@ -73,7 +73,11 @@ def queue_state(queue: Queue) -> QueueState:
     """Return the job's state in the queue."""
     place, workload = queue.place, queue.workload
     if not queue.enabled:
-        return Waits("KueueDisabled", _enable(place.queue))
+        return Waits(
+            "KueueDisabled",
+            f"the job requests the queue {place.queue}, but this operator does not use Kueue: install the chart with "
+            "kueue.enabled=true, or create the job without the label kueue.x-k8s.io/queue-name",
+        )
     if queue.refused:
         return Waits("KueueRefused", f"{queue.refused}; see docs/queues.md")
     if workload is None:
@@ -163,76 +167,49 @@ def _evicted(workload: Manifest) -> Evicted | None:
 
 
 def _admitted(queue: Queue, workload: Manifest) -> Admitted | Waits:
-    if not true_condition(workload, "Admitted"):
-        return _waits(workload, queue.place.queue)
-    try:
-        return Admitted(_quota(queue, workload))
-    except KeyError as error:
-        return Waits("FlavorMissing", f"the ResourceFlavor {error} does not exist or cannot be read")
-    except ValidationError as error:
-        return Waits("FlavorInvalid", f"a ResourceFlavor cannot be used: {error}")
-
-
-def _waits(workload: Manifest, queue: str) -> Waits:
-    """Return why the Workload is not admitted: it has no quota, or an admission check is pending."""
+    """Return the quota, or why there is none: the Workload waits, an admission check does, or a flavor is unusable."""
+    name = queue.place.queue
+    if true_condition(workload, "Admitted"):
+        try:
+            cluster_queue = workload["status"]["admission"].get("clusterQueue", "")
+            placements = tuple(_placement(queue, workload, s) for s in _assignments(workload) if s["name"] in _ROLES)
+            return Admitted(Quota(queue=name, cluster_queue=cluster_queue, placements=placements))
+        except KeyError as error:
+            return Waits("FlavorMissing", f"the ResourceFlavor {error} does not exist or cannot be read")
+        except ValidationError as error:
+            return Waits("FlavorInvalid", f"a ResourceFlavor cannot be used: {error}")
     if holds_quota(workload):
-        pending = [f"{each['name']}: {each.get('message', '')}" for each in _checks(workload) if not _is_ready(each)]
-        return Waits("AdmissionChecks", "; ".join(pending) or f"{queue} has quota for the job, and checks it")
+        pending = [f"{c['name']}: {c.get('message', '')}" for c in _checks(workload) if c.get("state") != "Ready"]
+        return Waits("AdmissionChecks", "; ".join(pending) or f"{name} has quota for the job, and checks it")
     condition = next((each for each in _conditions(workload) if each.get("type") == RESERVED), {})
-    message = str(condition.get("message", "")) or f"the job waits for its turn in the queue {queue}"
-    return Waits("WaitsForQuota", message)
-
-
-def _quota(queue: Queue, workload: Manifest) -> Quota:
-    """Return the quota. Raises KeyError (a flavor does not exist) and ValidationError."""
-    admission = workload["status"]["admission"]
-    placements = tuple(_placement(queue, workload, each) for each in _assignments(workload) if each["name"] in _ROLES)
-    return Quota(queue=queue.place.queue, cluster_queue=admission.get("clusterQueue", ""), placements=placements)
+    return Waits(
+        "WaitsForQuota", str(condition.get("message", "")) or f"the job waits for its turn in the queue {name}"
+    )
 
 
 def _placement(queue: Queue, workload: Manifest, assigned: Manifest) -> Placement:
+    """Return the placement of a pod set, by its flavors and by admission checks. Raises KeyError, ValidationError."""
     selector: dict[str, str] = {}
     tolerations: list[Any] = []
     for name in sorted(set((assigned.get("flavors") or {}).values())):
         flavor = queue.flavors[name].get("spec") or {}
         selector |= flavor.get("nodeLabels") or {}
         tolerations += flavor.get("tolerations") or ()
-    for update in _updates(workload, assigned["name"]):
-        selector |= update.get("nodeSelector") or {}
-        tolerations += update.get("tolerations") or ()
+    for update in (each for check in _checks(workload) for each in check.get("podSetUpdates") or ()):
+        if update.get("name") == assigned["name"]:
+            selector |= update.get("nodeSelector") or {}
+            tolerations += update.get("tolerations") or ()
     unique = [each for i, each in enumerate(tolerations) if each not in tolerations[:i]]
     return Placement.model_validate({"role": assigned["name"], "nodeSelector": selector, "tolerations": unique})
 
 
-def _updates(workload: Manifest, pod_set: str) -> Iterator[Manifest]:
-    """Yield the additions of admission checks to the pods of a set."""
-    for check in _checks(workload):
-        yield from (each for each in check.get("podSetUpdates") or () if each.get("name") == pod_set)
-
-
-def _is_ready(check: Manifest) -> bool:
-    return bool(check.get("state") == "Ready")
-
-
 def _checks(workload: Manifest) -> tuple[Manifest, ...]:
-    return tuple(_status(workload).get("admissionChecks") or ())
+    return tuple((workload.get("status") or {}).get("admissionChecks") or ())
 
 
 def _assignments(workload: Manifest) -> tuple[Manifest, ...]:
-    return tuple((_status(workload).get("admission") or {}).get("podSetAssignments") or ())
+    return tuple(((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ())
 
 
 def _conditions(workload: Manifest) -> tuple[Manifest, ...]:
-    return tuple(_status(workload).get("conditions") or ())
-
-
-def _status(workload: Manifest) -> Mapping[str, Any]:
-    status: Mapping[str, Any] = workload.get("status") or {}
-    return status
-
-
-def _enable(queue: str) -> str:
-    return (
-        f"the job requests the queue {queue}, but this operator does not use Kueue: install the chart with "
-        "kueue.enabled=true, or create the job without the label kueue.x-k8s.io/queue-name"
-    )
+    return tuple((workload.get("status") or {}).get("conditions") or ())

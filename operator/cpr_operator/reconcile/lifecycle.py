@@ -19,7 +19,7 @@ from cpr_operator.api.status import Counters, Fork, Member, Phase, Runtime, Shar
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.rosters import next_version, unsupported_version, version_of
 from cpr_operator.reconcile.completion import fail
-from cpr_operator.reconcile.conditions import ConditionUpdate, not_started, set_conditions
+from cpr_operator.reconcile.conditions import ConditionUpdate, listed, not_started, set_conditions
 from cpr_operator.reconcile.effects import outcome
 from cpr_operator.reconcile.kueue import quota_of
 from cpr_operator.reconcile.members import replacement
@@ -58,14 +58,16 @@ PAUSE_S = 300.0
 
 #: Conditions that may explain why pods are not ready.
 _TROUBLE = {("PodsReady", "False"), ("SnapshotsDegraded", "True")}
-_SHOWN = 8
 
 
 def settle_phase(state: ReconcileState) -> ReconcileState:
     """Set the phase that follows from the decisions. Fail or suspend the job after a deadline."""
     phase = phase_of(state)
     if phase == "Starting" and (late := _overdue(state)):
-        if _never_trained(state):
+        status = state.status
+        trained = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
+        # Its first pods cannot train before all of them run. After a replacement only the leader's report shows it.
+        if trained == 0 and (status.restarts == 0 or state.leader_report is not None):
             remedy = "fix the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job again"
             return fail(state, EXCEEDED, f"{late}; {remedy}")
         remedy = "also raise spec.failurePolicy.startupDeadlineSeconds while it is suspended"
@@ -232,19 +234,8 @@ def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) 
 
 
 def _with_causes(state: ReconcileState, message: str, late: Sequence[str]) -> str:
-    shown = ", ".join(late[:_SHOWN]) + (", ..." if len(late) > _SHOWN else "")
     causes = [c.message for c in state.status.conditions if (c.type, c.status) in _TROUBLE]
-    return "; ".join((f"{message}: {shown}", *causes))
-
-
-def _never_trained(state: ReconcileState) -> bool:
-    """Return whether the job has certainly not trained yet, so that its failure loses nothing.
-
-    Its first pods cannot train before all of them run. After a replacement only the leader's report shows it.
-    """
-    status = state.status
-    trained = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
-    return trained == 0 and (status.restarts == 0 or state.leader_report is not None)
+    return "; ".join((f"{message}: {listed(late)}", *causes))
 
 
 def _suspend_for_a_while(state: ReconcileState, reason: str, late: str, more_time: str) -> ReconcileState:

@@ -14,7 +14,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import pod_name
 from cpr_operator.failures import Failure, Kind, restarted
-from cpr_operator.reconcile.types import Active, EventReason, Lost, ReconcileInput, ReconcileState
+from cpr_operator.reconcile.types import Active, EventReason, ReconcileInput, ReconcileState
 
 M = TypeVar("M", Shard, Trainer)
 
@@ -97,10 +97,8 @@ def record(state: ReconcileState, member: Member, failure: Failure, action: str)
 
 def record_lost(state: ReconcileState, action: str) -> ReconcileState:
     """Record the failures of all members that are lost now."""
-    for member in state.status.members:
-        fact = state.facts[member.name]
-        if isinstance(fact, Lost):
-            state = record(state, member, fact.failure, action)
+    for member, failure in state.lost:
+        state = record(state, member, failure, action)
     return state
 
 
@@ -181,14 +179,7 @@ def begins_incident(status: Status, member: Member, failure: Failure, now: float
 
 def new_incidents(state: ReconcileState) -> int:
     """Return the number of incidents that the members lost now add to the counted ones."""
-    lost = ((m, state.facts.get(m.name)) for m in state.status.members)
-    return len(
-        {
-            (member.role, fact.failure.kind)
-            for member, fact in lost
-            if isinstance(fact, Lost) and begins_incident(state.status, member, fact.failure, state.now)
-        }
-    )
+    return len({(m.role, f.kind) for m, f in state.lost if begins_incident(state.status, m, f, state.now)})
 
 
 def _entry(state: ReconcileState, member: Member, failure: Failure, action: str) -> FailureRecord:
@@ -228,13 +219,13 @@ def _with_durations(state: ReconcileState) -> ReconcileState:
         return state
     reported = {(m.role, m.index, m.incarnation): _durations(state, m) for m in status.members}
 
-    def with_duration(record: FailureRecord) -> FailureRecord:
-        if not record.process or record.recovery_seconds is not None:
-            return record
-        durations = reported.get((record.role, record.index, record.incarnation), {})
-        return record.evolve(recovery_seconds=durations.get(record.process))
-
-    return state.to(status.evolve(failures=tuple(with_duration(record) for record in status.failures)))
+    failures = tuple(
+        record.evolve(recovery_seconds=reported.get((record.role, record.index, record.incarnation), {}).get(process))
+        if (process := record.process) and record.recovery_seconds is None
+        else record
+        for record in status.failures
+    )
+    return state.to(status.evolve(failures=failures))
 
 
 def _durations(state: ReconcileState, member: Shard | Trainer) -> Mapping[int, float]:

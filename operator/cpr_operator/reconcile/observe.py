@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.desired.names import Role
-from cpr_operator.failures import Failure, Trouble, classify, hung, memory_lost, warned
+from cpr_operator.failures import Failure, Trouble, classify, failure_of, hung, restarted
 from cpr_operator.reconcile.spares import as_members
 from cpr_operator.reconcile.types import (
     Active,
@@ -131,8 +131,8 @@ def end_of_predecessor(observed: ReconcileInput, shard: Shard) -> tuple[bool, Fa
     """Return whether the predecessor's pod can commit no more, and its failure, if that was seen."""
     before = shard.predecessor
     pod = observed.pods_by_uid.get(before.uid) if before else None
-    failure = classify(pod) if pod else None
-    if isinstance(failure, Failure) and failure.ended:
+    failure = failure_of(pod) if pod else None
+    if failure is not None and failure.ended:
         return True, failure
     # By this operator's own view of the deletion: the entry's `until` may be of another operator's clock.
     return pod is None or pod.is_stuck(observed.now), None
@@ -196,11 +196,16 @@ def _unharmed(observed: ReconcileInput, member: Shard | Trainer, pod: PodView, t
     if container is not None and container.kind == "Terminated" and container.exit_code == ExitCode.OK:
         return Done(container.message)
     report = observed.report_of(member)
-    # Each container has had at least one process. A shard that counts fewer has lost the state of those before it.
+    # Each container has had at least one process. A shard that counts fewer has lost the state of those before it, as
+    # with older images.
     if isinstance(report, ShardReport) and report.lives <= pod.restarts:
-        return Lost(pod, memory_lost(pod))
+        message = "the container restarted without its memory"
+        return Lost(pod, replace(restarted(pod), reason="MemoryLost", message=message, ended=False))
     warning = observed.warnings.get(pod.uid) if pod.phase == "Pending" else None
-    return Active(pod, trouble or (warned(warning) if warning else None))
+    if trouble is None and warning is not None:
+        remedy = "correct what the message names; the kubelet tries again"
+        trouble = Trouble(warning.reason, warning.message, remedy)
+    return Active(pod, trouble)
 
 
 def _hung(
@@ -230,7 +235,13 @@ def _hung(
         )
         for name, m in active.items()
     }
-    return with_unwatched(find_hung(peers, missed, _failed_nodes(observed, members)), peers, on_lost_node)
+    # Others on the node of a member that failed this recently may have failed at the same moment.
+    silence_s, failed = (
+        observed.job.spec.failure_policy.silence_seconds,
+        ((n, m) for n, m in members.items() if m.avoid),
+    )
+    failed_nodes = {m.avoid: n for n, m in failed if m.lost_at is not None and observed.now - m.lost_at <= silence_s}
+    return with_unwatched(find_hung(peers, missed, failed_nodes), peers, on_lost_node)
 
 
 def _on_lost_node(
@@ -255,16 +266,6 @@ def _on_lost_node(
     }
     ending = {name for name in names if members[name].uid in observed.ending}
     return names if working - ending <= overdue else ()
-
-
-def _failed_nodes(observed: ReconcileInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
-    """Return the nodes on which a member failed so recently that others there may have failed at the same moment."""
-    silence_s = observed.job.spec.failure_policy.silence_seconds
-    return {
-        m.avoid: name
-        for name, m in members.items()
-        if m.avoid and m.lost_at is not None and observed.now - m.lost_at <= silence_s
-    }
 
 
 def _reporters(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:

@@ -57,7 +57,7 @@ PHASES: tuple[Callable[[ReconcileState], ReconcileState], ...] = (
     recover,
     # After the recovery, which decides on the next incarnations.
     promote,
-    # After the recovery, which settles the failures and costs that the plan rests on.
+    # After the recovery, which settles the failures and costs that the plan depends on.
     update_plan,
     # After the recovery, which the phase names. A start that is past its deadline ends here.
     settle_phase,

@@ -15,7 +15,6 @@ from cpr_operator.api.status import Counted, Plan, Policy, Status
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
-from cpr_operator.policy.inputs import Bits
 from cpr_operator.reconcile.types import EventReason, ReconcileState
 from cpr_operator.recovery.account import account_of
 
@@ -44,7 +43,10 @@ def planned(spec: CPRJobSpec, status: Status, *, renew: bool) -> Status:
     if not renew and old is not None:
         if not policy.moved(old.inputs, new.inputs):
             return status
-        new = _refreshed(old, new)
+        if not _differs(old, new) and new.interval_seconds != old.interval_seconds:
+            # The old one with the new inputs: its reason names its interval.
+            lost, overhead = new.expected_lost_samples, new.expected_overhead
+            new = old.evolve(inputs=new.inputs, expected_lost_samples=lost, expected_overhead=overhead)
     return status.evolve(plan=new)
 
 
@@ -79,7 +81,7 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
             shard_bytes=rows_bytes(spec),
         ),
         basis=spec.accuracy_budget.basis,
-        fixed_bits=_fixed_bits(spec),
+        fixed_bits=32 if spec.snapshots.quantisation.mode == "Exact" else spec.snapshots.quantisation.bits,
         restored=_restored(status),
         replays=replay.enabled,
         replay_ratio=learnt.replay_ratio,
@@ -114,12 +116,12 @@ def failure_estimate(spec: CPRJobSpec, status: Status) -> policy.FailureEstimate
 
 def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: float) -> Status:
     """Apply the measurements in a current report of the leader, before `status.progress` is set from it."""
-    status = _with_degraded(_counting(status, report), report)
-    status = _with_saves(status, report)
-    quiet_s = _quiet_s(status, report)
+    status = _with_saves(_with_degraded(status, report), report)
     learnt = status.policy
-    if quiet_s > 0:
-        learnt = _with_estimate(learnt, policy.after_quiet(failure_estimate(spec, status), quiet_s), now)
+    # By samples: without pauses, with an operator's absence.
+    rate, trained = report.samples_per_s or learnt.samples_per_second, report.samples - status.progress.samples
+    if rate and trained > 0:
+        learnt = _with_estimate(learnt, policy.after_quiet(failure_estimate(spec, status), trained / rate), now)
     if learnt.samples_per_second is None:
         learnt = learnt.evolve(samples_per_second=report.samples_per_s)
     return status.evolve(policy=learnt)
@@ -198,26 +200,10 @@ def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
     )
 
 
-def _fixed_bits(spec: CPRJobSpec) -> Bits | None:
-    quantisation = spec.snapshots.quantisation
-    return 32 if quantisation.mode == "Exact" else quantisation.bits
-
-
 def _restored(status: Status) -> float:
     """Return the maximum of a row's restores so far. A restored flush counts, though it is exact."""
     incarnations = [shard.incarnation - 1 for shard in status.shards]
     return max(status.counters.generation - 1, 0) + (fmean(incarnations) if incarnations else 0.0)
-
-
-def _refreshed(old: Plan, new: Plan) -> Plan:
-    """Return the new plan, or if it hardly differs the old one with the new inputs. Its reason names its interval."""
-    if _differs(old, new) or new.interval_seconds == old.interval_seconds:
-        return new
-    return old.evolve(
-        inputs=new.inputs,
-        expected_lost_samples=new.expected_lost_samples,
-        expected_overhead=new.expected_overhead,
-    )
 
 
 def _differs(old: Plan, new: Plan) -> bool:
@@ -235,35 +221,18 @@ def _with_estimate(learnt: Policy, estimate: policy.FailureEstimate, now: float)
     )
 
 
-def _quiet_s(status: Status, report: TrainerReport) -> float:
-    """Return the seconds of training since the last report, by samples: without pauses, with an operator's absence."""
-    rate = report.samples_per_s or status.policy.samples_per_second
-    trained = report.samples - status.progress.samples
-    return trained / rate if rate and trained > 0 else 0.0
-
-
-def _counting(status: Status, report: TrainerReport) -> Status:
-    """Return the status with the counters that precede the report: 0 for a new leader, or one that leads again."""
-    leader = f"trainer/{report.index}-{report.incarnation} gen {report.counters.generation}"
-    known = status.policy.counted
-    fewer = report.saves < known.saves or report.save_stall_s < known.save_seconds
-    if known.leader == leader and not fewer:
-        return status
-    # A trainer counts its samples without shards even while it does not lead.
-    degraded = known.degraded_samples if known.leader == leader else report.degraded_samples
-    counted = Counted(leader=leader, degraded_samples=degraded)
-    return status.evolve(policy=status.policy.evolve(counted=counted))
-
-
 def _with_degraded(status: Status, report: TrainerReport) -> Status:
-    """Add the samples that were trained without a shard since."""
-    counted, more = status.policy.counted, report.degraded_samples - status.policy.counted.degraded_samples
-    if more <= 0:
-        return status
-    counted = counted.evolve(degraded_samples=report.degraded_samples)
-    status = status.evolve(policy=status.policy.evolve(counted=counted))
-    progress = status.progress.evolve(degraded_samples=status.progress.degraded_samples + more)
-    return status.evolve(progress=progress)
+    """Add the samples that were trained without a shard since. The counters of a new leader begin at 0."""
+    leader = f"trainer/{report.index}-{report.incarnation} gen {report.counters.generation}"
+    counted, progress = status.policy.counted, status.progress
+    if counted.leader != leader or report.saves < counted.saves or report.save_stall_s < counted.save_seconds:
+        # A trainer counts its samples without shards even while it does not lead.
+        degraded = counted.degraded_samples if counted.leader == leader else report.degraded_samples
+        counted = Counted(leader=leader, degraded_samples=degraded)
+    if (more := report.degraded_samples - counted.degraded_samples) > 0:
+        counted = counted.evolve(degraded_samples=report.degraded_samples)
+        progress = progress.evolve(degraded_samples=progress.degraded_samples + more)
+    return status.evolve(policy=status.policy.evolve(counted=counted), progress=progress)
 
 
 def _with_saves(status: Status, report: TrainerReport) -> Status:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cpr_operator.api.status import MAX_FORKS, Fork, Member, Overhead, Predecessor, Progress, Recovery, Shard, Status
+from cpr_operator.api.status import MAX_FORKS, Fork, Member, Predecessor, Progress, Recovery, Shard, Status, Trainer
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
@@ -16,7 +16,7 @@ from cpr_operator.reconcile.recovery_decision import decision_on, ends_job, is_e
 from cpr_operator.reconcile.reports import restorable
 from cpr_operator.reconcile.types import Active, EventReason, Lost, NeverSeen, ReconcileState, Terminating
 from cpr_operator.recovery.account import account_of, with_account
-from cpr_operator.recovery.decide import Decision, FailJob, Replace, RollBack, ShardGrant, WaitForReport, WaitForStore
+from cpr_operator.recovery.decide import FailJob, Replace, RollBack, ShardGrant, WaitForReport, WaitForStore
 
 #: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
 KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
@@ -28,13 +28,25 @@ def recover(state: ReconcileState) -> ReconcileState:
     """Take the next step of a recovery. The job has Failed if there is none."""
     facts = state.facts
     # First the members without a process so far. They hold no state, so nothing is to be decided.
-    state = _recreate_unseen(state)
-    state = _drop_avoidance(state)
+    state = _recreate(state)
     # Before the decision, because a pod that terminates may still save: the loss is known only when it has ended.
     state = _replace_terminating(state)
     # Before the decision, too: a replacement that still waited holds nothing, so nothing is lost with it.
     state = _replace_waiting(state)
-    state = _carry_out(state, decision_on(state))
+    match decision_on(state):
+        case None:
+            state = _finish(state)
+        case Replace() as decision:
+            state = apply_replacement(state, decision)
+        case RollBack() as decision:
+            state = apply_rollback(state, decision)
+        case WaitForReport(reason=reason):
+            state = _wait(state, "ReplaceShards", reason)
+        case WaitForStore(reason=reason):
+            lost_trainer = any(isinstance(member, Trainer) for member, _ in state.lost)
+            state = _wait(state, "ReplaceTrainers" if lost_trainer else "ReplaceShards", reason)
+        case FailJob() as decision:
+            state = fail(record_lost(state, "Fail"), decision.cause, decision.reason)
     # Conditions name all members that were seen lost, also those that have a replacement by now.
     return replace(state, facts=facts)
 
@@ -63,10 +75,13 @@ def apply_rollback(state: ReconcileState, decision: RollBack) -> ReconcileState:
     # Before the lost are replaced: members that worked until now have reported all losses that an anchor can contain.
     account = account_of(state.status).roll_back(samples)
     state = _replace_lost(state, "RollBack")
-    status = state.status
+    status, rate = state.status, state.status.policy.samples_per_second
+    # Samples of earlier rollbacks are not undone again: the progress went back with them.
+    undone = status.progress.samples - samples
+    lost_s = undone / rate if rate and undone > 0 else 0.0
     generation = status.counters.generation + 1
     assert all(fork.generation < generation for fork in status.forks), f"generation {generation} began before"
-    lost_trainer = any(isinstance(state.facts.get(t.name), Lost) for t in status.trainers)
+    lost_trainer = any(isinstance(member, Trainer) for member, _ in state.lost)
     status = status.evolve(
         counters=status.counters.evolve(generation=generation, group=status.counters.group + lost_trainer),
         forks=(*status.forks, Fork(generation=generation, anchor=decision.anchor))[-MAX_FORKS:],
@@ -76,7 +91,7 @@ def apply_rollback(state: ReconcileState, decision: RollBack) -> ReconcileState:
         ),
         dense=status.dense.evolve(saved_samples=samples, floor_samples=samples),
         result=None,
-        overhead=_with_lost_time(status, samples),
+        overhead=status.overhead.evolve(lost_seconds=status.overhead.lost_seconds + lost_s),
         progress=_progress_at(status.progress, samples, step),
         failures=tuple(
             f.evolve(lost_samples=0, lost_row_updates=0, action="RollBack")
@@ -117,30 +132,22 @@ def avoided(member: Member, failure: Failure) -> str:
     return member.avoid if member.lost_at is not None else ""
 
 
-def _recreate_unseen(state: ReconcileState) -> ReconcileState:
-    """Replace members with a pod that was never seen: it may still appear, so its number is not used again."""
+def _recreate(state: ReconcileState) -> ReconcileState:
+    """Replace pods that were never seen, and those that cannot be scheduled because they avoid a node.
+
+    An unseen pod may still appear, so its number is not used again. The avoided node may be the only one.
+    """
 
     def recreated(member: M) -> M:
-        fact = state.facts[member.name]
-        if not isinstance(fact, NeverSeen) or fact.refusal:
-            return member
-        # The startup deadline counts from the first attempt.
-        return replacement(state.observed, member).evolve(started_at=member.started_at or state.now)
-
-    return state.to(edited(state.status, recreated))
-
-
-def _drop_avoidance(state: ReconcileState) -> ReconcileState:
-    """Let a pod that cannot be scheduled use any node: the avoided one may be the only one."""
-
-    def unbound(member: M) -> M:
         match state.facts[member.name]:
+            case NeverSeen(refusal=""):  # the startup deadline counts from the first attempt
+                return replacement(state.observed, member).evolve(started_at=member.started_at or state.now)
             case Active(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
                 return replacement(state.observed, member).evolve(avoid="")
             case _:
                 return member
 
-    return state.to(edited(state.status, unbound))
+    return state.to(edited(state.status, recreated))
 
 
 def _replace_terminating(state: ReconcileState) -> ReconcileState:
@@ -178,23 +185,6 @@ def _replace_waiting(state: ReconcileState) -> ReconcileState:
         replacements[shard.index] = replacement(state.observed, shard).evolve(avoid=avoided(shard, fact.failure))
         facts[shard.name] = NeverSeen("")
     return replace(state.to(with_shards(state.status, replacements)), facts=facts)
-
-
-def _carry_out(state: ReconcileState, decision: Decision | None) -> ReconcileState:
-    match decision:
-        case None:
-            return _finish(state)
-        case Replace():
-            return apply_replacement(state, decision)
-        case RollBack():
-            return apply_rollback(state, decision)
-        case WaitForReport(reason=reason):
-            return _wait(state, "ReplaceShards", reason)
-        case WaitForStore(reason=reason):
-            lost_trainer = any(isinstance(state.facts[trainer.name], Lost) for trainer in state.status.trainers)
-            return _wait(state, "ReplaceTrainers" if lost_trainer else "ReplaceShards", reason)
-        case FailJob():
-            return fail(record_lost(state, "Fail"), decision.cause, decision.reason)
 
 
 def _wait(state: ReconcileState, kind: str, reason: str) -> ReconcileState:
@@ -278,13 +268,6 @@ def _progress_at(progress: Progress, samples: int, step: int) -> Progress:
     percent = 100 * samples // max(progress.total_samples, 1)
     held_out = progress.held_out if progress.held_out and progress.held_out.samples <= samples else None
     return progress.evolve(samples=samples, step=step, percent=percent, protected_samples=None, held_out=held_out)
-
-
-def _with_lost_time(status: Status, samples: int) -> Overhead:
-    """Add the training time of the samples that a rollback undoes, without those of earlier rollbacks."""
-    rate, undone = status.policy.samples_per_second, status.progress.samples - samples
-    seconds = undone / rate if rate and undone > 0 else 0.0
-    return status.overhead.evolve(lost_seconds=status.overhead.lost_seconds + seconds)
 
 
 def _event(status: Status, reason: EventReason, message: str) -> Event:

@@ -51,7 +51,9 @@ def decision_on(state: ReconcileState) -> Decision | None:
     if _start_anchor_is_damaged(state):
         older = _anchors_before(status, start_anchor(status))
         return roll_back(account, older, "the anchor that this generation started from is damaged")
-    if _result_is_damaged(status):
+    end = status.result.samples if status.result else 0
+    # A shard does not find its save of the final anchor.
+    if any(s.state == "BelowFloor" and s.saved_samples < min(s.floor_samples, end) for s in status.shards):
         return roll_back(account, _anchors_before(status, status.result), "the final anchor is damaged")
     if (pause := _store_pause(state)) is not None:
         return pause
@@ -61,7 +63,7 @@ def decision_on(state: ReconcileState) -> Decision | None:
 
 def ends_job(state: ReconcileState) -> FailJob | None:
     """Return why the present failures end the job: one that would repeat, or too many."""
-    lost = [(m, fact.failure) for m in state.status.members if isinstance(fact := state.facts.get(m.name), Lost)]
+    lost = state.lost
     of_start_anchor = any(f.kind is Kind.DAMAGED for _, f in lost) and _start_anchor_is_damaged(state)
     for _, failure in lost:
         if failure.permanent and not (failure.kind is Kind.DAMAGED and of_start_anchor):
@@ -93,24 +95,27 @@ def is_early(member: Member, failure: Failure, now: float) -> bool:
 def recovery_input(state: ReconcileState) -> RecoveryInput | None:
     """Return the inputs of the decision; None if no member is lost or waits for leave to restore."""
     losses = tuple(_losses(state))
-    lost_trainers = tuple(t.index for t in state.status.trainers if isinstance(state.facts[t.name], Lost))
+    failures = {m.index: failure for m, failure in state.lost if isinstance(m, Trainer)}
+    lost_trainers = tuple(failures)
     below_floor = _dense_below_floor(state)
     if not losses and not lost_trainers and below_floor is None:
         return None
     # A trainer that waits because the dense save is too old found no other trainer to copy the state from.
     survivors = tuple(t.index for t in state.status.trainers if below_floor is None and _survives(state, t))
-    ends = (state.facts[t.name] for t in state.status.trainers)
-    failures = [fact.failure for fact in ends if isinstance(fact, Lost)]
-    flushes = [save for failure in failures if (save := flush_of(state.observed, failure))]
+    flushes = [save for failure in failures.values() if (save := flush_of(state.observed, failure))]
     # A leader that exited normally has committed its final anchor, which has the last step of every shard.
-    anchored = any(failure.reason == RESULT_UNREADABLE for failure in failures)
+    anchored = any(failure.reason == RESULT_UNREADABLE for failure in failures.values())
     exact = anchored or (lost_trainers and len(flushes) == len(state.status.trainers))
     shard_bound = _shard_bound(state, 0 if exact else STEPS_UNDER_WAY)
     saved = [state.status.dense.saved_samples, *(save.samples for save in flushes)]
     saved += [shard_bound] if anchored and shard_bound is not None else []
-    full = state.status.plan is not None and state.status.plan.mode == "Full"
+    # Training can change a shard that is left.
+    works = any(
+        isinstance(state.facts[s.name], Active) and s.lost_at is None and s.predecessor is None
+        for s in state.status.shards
+    )
     given = RecoveryInput(
-        mode="Full" if full else "Partial",
+        mode=state.status.plan.mode if state.status.plan else "Partial",
         account=account_of(state.status),
         losses=losses,
         lost_trainers=lost_trainers,
@@ -125,7 +130,7 @@ def recovery_input(state: ReconcileState) -> RecoveryInput | None:
         dense_charged=state.spec.trainers.dense_sync == "AllReduce",
         dense_certain=below_floor is not None or bool(flushes) or anchored,
         anchors=state.status.anchors,
-        degrade=state.spec.recovery.on_shard_loss == "Degrade" and _some_work(state),
+        degrade=state.spec.recovery.on_shard_loss == "Degrade" and works,
     )
     return _with_replay(state, given)
 
@@ -155,12 +160,6 @@ def _start_anchor_is_damaged(state: ReconcileState) -> bool:
     return damaged and start_anchor(state.status) is not None
 
 
-def _result_is_damaged(status: Status) -> bool:
-    """Return whether a shard does not find its save of the final anchor."""
-    end = status.result.samples if status.result else 0
-    return any(s.state == "BelowFloor" and s.saved_samples < min(s.floor_samples, end) for s in status.shards)
-
-
 def _undone_again(state: ReconcileState) -> FailJob | None:
     """Return the failure if trainers have trained to the end a second time in vain, without other failures in between.
 
@@ -168,19 +167,15 @@ def _undone_again(state: ReconcileState) -> FailJob | None:
     """
     undone = takewhile(lambda f: (f.role, f.kind) == (env.ROLE_TRAINER, Kind.UNDONE), reversed(state.status.failures))
     before = {record.index: record.incarnation for record in undone}
-    for trainer in state.status.trainers:
-        match state.facts.get(trainer.name):
-            case Lost(failure=Failure(kind=Kind.UNDONE, message=message)) if (
-                0 <= before.get(trainer.index, -1) < trainer.incarnation
-            ):
-                return FailJob(
-                    Kind.UNDONE,
-                    f"{trainer.name}: {message}; this is the second time, and nothing else has failed in between; see "
-                    "the log and the termination message of its pod; the saves are kept, and a new job can begin with "
-                    f"them (spec.restoreFrom.job: {state.observed.job.id.name})",
-                )
-            case _:
-                pass
+    for member, failure in state.lost:
+        again = isinstance(member, Trainer) and 0 <= before.get(member.index, -1) < member.incarnation
+        if again and failure.kind is Kind.UNDONE:
+            return FailJob(
+                Kind.UNDONE,
+                f"{member.name}: {failure.message}; this is the second time, and nothing else has failed in between; "
+                "see the log and the termination message of its pod; the saves are kept, and a new job can begin with "
+                f"them (spec.restoreFrom.job: {state.observed.job.id.name})",
+            )
     return None
 
 
@@ -189,9 +184,8 @@ def _store_pause(state: ReconcileState) -> WaitForStore | None:
 
     A member that is lost for another reason is replaced at once, and the others with it.
     """
-    lost = [(m, fact.failure) for m in state.status.members if isinstance(fact := state.facts[m.name], Lost)]
-    early = [m.name for m, failure in lost if is_early(m, failure, state.now)]
-    if not early or any(failure.kind is not Kind.STORE_UNREACHABLE for _, failure in lost):
+    early = [m.name for m, failure in state.lost if is_early(m, failure, state.now)]
+    if not early or any(failure.kind is not Kind.STORE_UNREACHABLE for _, failure in state.lost):
         return None
     return WaitForStore(f"the store cannot be reached: after a pause {early[0]} is tried again")
 
@@ -238,12 +232,6 @@ def _survives(state: ReconcileState, trainer: Trainer) -> bool:
     return isinstance(report, TrainerReport) and takes_part(report)
 
 
-def _some_work(state: ReconcileState) -> bool:
-    """Return whether a shard is left that training can change."""
-    left = (s for s in state.status.shards if s.lost_at is None and s.predecessor is None)
-    return any(isinstance(state.facts[s.name], Active) for s in left)
-
-
 def _trainer_bound(state: ReconcileState) -> int | None:
     """Return the samples that any shard can have applied, from trainers' reports; in a new group the saved ones."""
     saved = max(state.status.dense.saved_samples, *(shard.saved_samples for shard in state.status.shards))
@@ -269,13 +257,9 @@ def _trainer_bound(state: ReconcileState) -> int | None:
 
 def _never_ran(fact: Fact) -> bool:
     """Return whether the member's first process certainly did not start yet."""
-    match fact:
-        case Active(pod=pod):
-            return pod.phase == "Pending"
-        case NeverSeen(refusal=refusal):
-            return bool(refusal)
-        case _:
-            return False
+    if isinstance(fact, Active):
+        return fact.pod.phase == "Pending"
+    return isinstance(fact, NeverSeen) and bool(fact.refusal)
 
 
 def _shard_bound(state: ReconcileState, slack: int) -> int | None:
@@ -311,19 +295,19 @@ def _with_replay(state: ReconcileState, given: RecoveryInput) -> RecoveryInput:
     policy = replay_in_force(state.spec, status)
     if not policy.enabled:
         return given
-    reports: dict[int, TrainerReport] = {}
-    for trainer in status.trainers:
-        report = state.report_of(trainer)
-        if isinstance(report, TrainerReport) and is_current(status, report):
-            reports[trainer.index] = report
+    reported = ((t.index, state.report_of(t)) for t in status.trainers)
+    reports = {index: r for index, r in reported if isinstance(r, TrainerReport) and is_current(status, r)}
     active = {t.index for t in status.trainers if isinstance(state.facts[t.name], Active | Terminating)}
     in_parity = _in_parity(status, given, data_shards_of(state.spec, policy))
     replaying = [report for index, report in reports.items() if index in active]
+    # Shards with leave to restore and pending losses, which a lost trainer should have pushed again.
+    decided = {loss.index for loss in given.losses}
+    waiting = (s for s in status.shards if s.predecessor is None and s.index not in decided and given.lost_trainers)
     return replace(
         given,
         losses=tuple(_with_replayed(loss, status, replaying, in_parity) for loss in given.losses),
         unreported=tuple(t for t in given.survivors if t in active and t not in reports),
-        orphaned=_orphaned(status, given),
+        orphaned=tuple((s.index, first) for s in waiting if (first := pending_from(s)) is not None),
     )
 
 
@@ -343,7 +327,10 @@ def _with_replayed(loss: Loss, status: Status, reports: list[TrainerReport], in_
         saved = max(saved, 0, *(samples for r in own for samples in r.shard_saves[loss.index : loss.index + 1]))
         if loss.index in in_parity:
             held = (samples for r in own for samples in r.shard_protected[loss.index : loss.index + 1])
-            saved = max(saved, *held, _last_protected(status, shard))
+            # What parity held at the last report only grows while its holders are active. A shard that is lost again
+            # before it was restored keeps its floor.
+            floor = 0 if shard.lost_at is None else shard.floor_samples
+            saved = max(saved, *held, status.progress.protected_samples or 0, floor)
     dropped = [r.forgotten[loss.index] if loss.index < len(r.forgotten) else -1 for r in reports]
     if len(dropped) < len(status.trainers) or min(dropped) < 0:
         return replace(loss, saved=saved)
@@ -358,24 +345,3 @@ def _in_parity(status: Status, given: RecoveryInput, data_shards: int) -> Collec
     lost = {loss.index for loss in given.losses} | {shard.index for shard in shards if shard.lost_at is not None}
     below_floor = {shard.index for shard in shards if shard.state == "BelowFloor"}
     return {index for index in lost - below_floor if recoverable(index, lost, len(shards), data_shards)}
-
-
-def _last_protected(status: Status, shard: Shard) -> int:
-    """Return the samples of a shard that parity held at the last report: they only grow while its holders are active.
-
-    A shard that is lost again before it was restored keeps its floor.
-    """
-    known = status.progress.protected_samples or 0
-    return known if shard.lost_at is None else max(known, shard.floor_samples)
-
-
-def _orphaned(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ...]:
-    """Return shards with leave to restore and pending losses, which a lost trainer should have pushed again."""
-    decided = {loss.index for loss in given.losses}
-    if not given.lost_trainers:
-        return ()
-    return tuple(
-        (shard.index, first)
-        for shard in status.shards
-        if (first := pending_from(shard)) is not None and shard.predecessor is None and shard.index not in decided
-    )

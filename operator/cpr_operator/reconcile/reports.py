@@ -16,7 +16,6 @@ from cpr_operator.api.status import (
     Anchor,
     BestModel,
     HeldOut,
-    Member,
     Progress,
     Shard,
     Status,
@@ -58,7 +57,8 @@ def apply_reports(state: ReconcileState) -> ReconcileState:
     state = _apply_pods(state)
     # Members before the leader: its report of the job counts only once a shard serves its generation.
     state = _apply_shards(state)
-    state = _apply_trainers(state)
+    trainers = tuple(_apply_trainer(state, trainer) for trainer in state.status.trainers)
+    state = state.to(state.status.evolve(trainers=trainers))
     leader, status = state.leader_report, state.status
     if leader is None or not is_current(status, leader) or is_premature(state, leader):
         return state
@@ -97,26 +97,22 @@ def with_anchor(status: Status, anchor: Anchor, keep: int) -> Status:
 
 def _apply_pods(state: ReconcileState) -> ReconcileState:
     def seen(member: M) -> M:
-        return _seen(member, state.facts[member.name])
+        match state.facts[member.name]:
+            case Active(pod=pod) | Terminating(pod=pod) | Lost(pod=pod) if pod is not None:
+                running = pod.phase == "Running"
+                return member.evolve(
+                    uid=pod.uid,
+                    node=pod.node or member.node,
+                    host=pod.host or member.host,
+                    port_base=pod.port_base or member.port_base,
+                    state="Starting" if running and member.state == "Pending" else member.state,
+                )
+            case Done() if isinstance(member, Trainer):
+                return member.evolve(state="Finished")
+            case _:
+                return member
 
     return state.to(edited(state.status, seen))
-
-
-def _seen(member: M, fact: Fact) -> M:
-    match fact:
-        case Active(pod=pod) | Terminating(pod=pod) | Lost(pod=pod) if pod is not None:
-            running = pod.phase == "Running"
-            return member.evolve(
-                uid=pod.uid,
-                node=pod.node or member.node,
-                host=pod.host or member.host,
-                port_base=pod.port_base or member.port_base,
-                state="Starting" if running and member.state == "Pending" else member.state,
-            )
-        case Done() if isinstance(member, Trainer):
-            return member.evolve(state="Finished")
-        case _:
-            return member
 
 
 def _apply_shards(state: ReconcileState) -> ReconcileState:
@@ -152,25 +148,27 @@ def _apply_shard(state: ReconcileState, shard: Shard, results: _ShardResults) ->
         return shard
     if returns:
         results.load_s = max(results.load_s, report.load_s or 0.0)
-    complete = shard.lost_at is None or report.resumed_samples is not None or _has_all(state, report)
-    return _settle_shard(state.status, shard, report, results) if reported is ShardState.READY and complete else shard
-
-
-def _has_all(state: ReconcileState, report: ShardReport) -> bool:
-    """Return whether the shard has reached the last step, so that no push can be missing."""
+    # At the last step no push can be missing.
     total, result = state.status.ledger.total_samples, state.status.result
     last = steps_in(total, state.spec.data.batch_size) if result is None else result.step
-    return total > 0 and min(report.applied, default=0) >= last
+    has_all = total > 0 and min(report.applied, default=0) >= last
+    complete = shard.lost_at is None or report.resumed_samples is not None or has_all
+    return _settle_shard(state.status, shard, report, results) if reported is ShardState.READY and complete else shard
 
 
 def _settle_shard(status: Status, shard: Shard, report: ShardReport, results: _ShardResults) -> Shard:
     """Charge the shard's reported losses, once."""
     results.lost[shard.index] = report.lost
-    now = _with_row_updates(shard, report)
+    now, updates, row_updates = shard, report.row_updates, None
+    if updates is not None:
+        now = shard.evolve(lost_row_updates=max(updates.lost, 0), lost_row_updates_exact=updates.exact)
     if shard.lost_at is not None:
         before = status.ledger.ranges[shard.index] if status.ledger.ranges else ()
         lost = length(union(before, report.lost)) - length(before)
-        row_updates = _lost_updates(shard, now)
+        if shard.lost_row_updates is not None and now.lost_row_updates is not None:
+            # As with samples, updates that are lost again count once.
+            more = max(now.lost_row_updates - shard.lost_row_updates, 0)
+            row_updates = RowUpdates(lost=more, exact=now.lost_row_updates_exact)
         cost = Cost(lost, row_updates, report.replayed_samples, report.replayed_in_order, rebuilt=report.rebuilt)
         results.costs.append((shard, cost))
         if report.rebuilt:
@@ -190,26 +188,6 @@ def _rebuilt(shard: Shard, report: ShardReport) -> Event:
     return Event("Normal", EventReason.REBUILT, message, f"rebuilt-{shard.pod}")
 
 
-def _lost_updates(before: Shard, now: Shard) -> RowUpdates | None:
-    """Return the newly lost row updates: as with samples, updates that are lost again count once."""
-    if before.lost_row_updates is None or now.lost_row_updates is None:
-        return None
-    lost = max(now.lost_row_updates - before.lost_row_updates, 0)
-    return RowUpdates(lost=lost, exact=now.lost_row_updates_exact)
-
-
-def _with_row_updates(shard: Shard, report: ShardReport) -> Shard:
-    updates = report.row_updates
-    if updates is None:
-        return shard
-    return shard.evolve(lost_row_updates=max(updates.lost, 0), lost_row_updates_exact=updates.exact)
-
-
-def _apply_trainers(state: ReconcileState) -> ReconcileState:
-    trainers = tuple(_apply_trainer(state, trainer) for trainer in state.status.trainers)
-    return state.to(state.status.evolve(trainers=trainers))
-
-
 def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:
     report, status = state.report_of(trainer), state.status
     if not isinstance(report, TrainerReport):
@@ -223,6 +201,10 @@ def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:
 def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     """Return the status with a current report of the leader."""
     status = with_total(state.spec, state.status, report.total_samples)
+    # The best evaluation that no rollback has undone. A new leader may not have it in its report yet.
+    best = BestModel.of(report.best) if report.best is not None else status.best
+    if report.best is None and best is not None and not restorable(status, (best.anchor,)):
+        best = None
     if takes_part(report):
         # Before the progress is set: the samples since the last report are the difference of both.
         status = after_report(state.spec, status, report, state.now)
@@ -230,16 +212,21 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     status = status.evolve(
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
-        best=_best(status, report),
+        best=best,
     )
     if report.dense_save is not None and on_lineage(status, state.observed.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
         status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
-    return status.evolve(shards=_saves(status, report))
+    saves = dict(enumerate(report.shard_saves))
+    return status.evolve(shards=tuple(_with_save(shard, saves.get(shard.index, -1)) for shard in status.shards))
 
 
 def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
     left, rate = report.total_samples - report.samples, report.samples_per_s
+    # The last evaluation that no rollback has undone: a new leader has no earlier one.
+    known = before.held_out if before.held_out is not None and before.held_out.samples <= report.samples else None
+    # What parity or a save holds of every shard: nothing without parity, or before all reports.
+    protected = tuple(map(max, zip(report.shard_protected, report.shard_saves, strict=False)))
     return Progress(
         step=report.step,
         samples=report.samples,
@@ -250,49 +237,19 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
         auc=report.auc,
         logloss=report.logloss,
         metrics=dict(report.metrics),
-        held_out=_held_out(before, report),
+        held_out=known if report.evaluation is None else HeldOut.of(report.evaluation),
         eta_seconds=left / rate if rate else None,
         degraded_samples=before.degraded_samples,
         replayed_samples=before.replayed_samples,
-        protected_samples=_protected(report),
+        protected_samples=min(protected) if protected and min(protected) >= 0 else None,
         updated=now,
     )
 
 
-def _held_out(before: Progress, report: TrainerReport) -> HeldOut | None:
-    """Return the last evaluation that no rollback has undone. A new leader has no earlier one."""
-    if report.evaluation is not None:
-        return HeldOut.of(report.evaluation)
-    known = before.held_out
-    return known if known is not None and known.samples <= report.samples else None
-
-
-def _best(status: Status, report: TrainerReport) -> BestModel | None:
-    """Return the best evaluation that no rollback has undone. A new leader may not have it in its report yet."""
-    if report.best is not None:
-        return BestModel.of(report.best)
-    return status.best if status.best is not None and restorable(status, (status.best.anchor,)) else None
-
-
-def _protected(report: TrainerReport) -> int | None:
-    """Return the samples that parity or a save holds of every shard; None without parity, or before all reports."""
-    held = tuple(map(max, zip(report.shard_protected, report.shard_saves, strict=False)))
-    return min(held) if held and min(held) >= 0 else None
-
-
-def _saves(status: Status, report: TrainerReport) -> tuple[Shard, ...]:
-    """Return shards with the saves that the leader saw acknowledged.
-
-    For a shard that restores, the leader may report its predecessor's save, so that does not count.
-    """
-    saves = dict(enumerate(report.shard_saves))
-
-    def saved(shard: Shard) -> Shard:
-        own = shard.lost_at is None and shard.state in {"Ready", "Lost"}
-        known = saves.get(shard.index, -1) if own else -1
-        return shard.evolve(saved_samples=max(known, shard.saved_samples))
-
-    return tuple(saved(shard) for shard in status.shards)
+def _with_save(shard: Shard, acknowledged: int) -> Shard:
+    """Return the shard with the save that the leader saw acknowledged; that may be its predecessor's if it restores."""
+    own = shard.lost_at is None and shard.state in {"Ready", "Lost"}
+    return shard.evolve(saved_samples=max(acknowledged, shard.saved_samples)) if own else shard
 
 
 def _with_measured_workers(status: Status, leader: TrainerReport) -> Status:
@@ -311,15 +268,10 @@ def _with_measured_workers(status: Status, leader: TrainerReport) -> Status:
 
 def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
     """Mark all members as working: a leader that trains has all shards and its whole group."""
-
-    def at_work(member: Member, name: str) -> bool:
-        return member.lost_at is None and isinstance(facts[name], Active)
-
-    shards = tuple(s.evolve(state="Ready") if at_work(s, s.name) else s for s in status.shards)
+    active = {name for name, fact in facts.items() if isinstance(fact, Active)}
+    shards = tuple(s.evolve(state="Ready") if s.name in active and s.lost_at is None else s for s in status.shards)
     trainers = tuple(
-        t.evolve(state="Training", lost_at=None)
-        if isinstance(facts[t.name], Active) and t.state not in TRAINING_STATES
-        else t
+        t.evolve(state="Training", lost_at=None) if t.name in active and t.state not in TRAINING_STATES else t
         for t in status.trainers
     )
     return status.evolve(shards=shards, trainers=trainers)

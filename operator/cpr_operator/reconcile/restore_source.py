@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cpr_contract.codec import ContractError, unpack
 from cpr_operator.api.base import epoch
 from cpr_operator.api.restore_spec import LatestOf, Requirement
-from cpr_operator.api.status import TERMINAL_PHASES, Runtime, SourceJob
+from cpr_operator.api.status import TERMINAL_PHASES, SourceJob
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile.types import Job
 
@@ -71,9 +71,11 @@ def selects(latest: LatestOf, labels: Mapping[str, str]) -> bool:
     return stated <= labels.items() and all(_holds(each, labels) for each in latest.match_expressions or ())
 
 
-def source_anchor(runtime: Runtime | None) -> str | None:
-    """Return the anchor that a job has started from, by its description for pods; None if there is none."""
-    return None if runtime is None else source_anchor_in(runtime.job_spec)
+def shares_store(job: Job, other: JobView) -> bool:
+    """Return whether both jobs save below the same prefix of a store."""
+    theirs, own = other.spec.get("snapshots", {}).get("store", {}), job.spec.snapshots.store
+    place = (theirs.get("endpoint"), theirs.get("bucket"), theirs.get("prefix", ""))
+    return place == (own.endpoint, own.bucket, own.prefix)
 
 
 def source_anchor_in(job_spec: str) -> str | None:
@@ -97,7 +99,7 @@ def _latest(job: Job, latest: LatestOf, others: tuple[JobView, ...]) -> RestoreS
         remedy = "this job starts when that one has ended; delete it to continue without it"
         return NoSource(AWAITED, f"{_LATEST}: {first.name} is older than this job, and is {phase}; {remedy}")
     if succeeded := [other for other in matching if other.status.get("phase") == "Succeeded"]:
-        newest = max(succeeded, key=_completed)
+        newest = max(succeeded, key=lambda other: (epoch(other.status.get("completionTime")) or 0.0, other.name))
         return _newest(f"{_LATEST}: {newest.name}", job, newest)
     none = f"{_LATEST} matches no job that has succeeded"
     if latest.none == "Initialise":
@@ -123,13 +125,9 @@ def _created(job: JobView) -> tuple[float, str]:
     return job.created, job.uid
 
 
-def _completed(job: JobView) -> tuple[float, str]:
-    return epoch(job.status.get("completionTime")) or 0.0, job.name
-
-
 def _newest(field: str, job: Job, other: JobView) -> RestoreSource | NoSource:
     """Return the result of a job, or its newest anchor."""
-    if not _same_store(job, other):
+    if not shares_store(job, other):
         remedy = "give both jobs the same spec.snapshots.store, or name another job"
         return NoSource(REFUSED, f"{field} saves into another store, bucket or prefix; {remedy}")
     status = other.status
@@ -139,13 +137,3 @@ def _newest(field: str, job: Job, other: JobView) -> RestoreSource | NoSource:
     if status.get("phase") == "Failed":
         return NoSource(REFUSED, f"{field} has failed and has no anchor; name another job")
     return NoSource(AWAITED, f"{field} has no anchor yet; this job starts from its first one")
-
-
-def _same_store(job: Job, other: JobView) -> bool:
-    theirs = other.spec.get("snapshots", {}).get("store", {})
-    own = job.spec.snapshots.store
-    return (theirs.get("endpoint"), theirs.get("bucket"), theirs.get("prefix", "")) == (
-        own.endpoint,
-        own.bucket,
-        own.prefix,
-    )

@@ -17,7 +17,7 @@ from cpr_operator.api.status import Shard, Spare, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import spare_name
-from cpr_operator.failures import Failure, classify
+from cpr_operator.failures import failure_of
 from cpr_operator.reconcile.kueue import spares_in
 from cpr_operator.reconcile.members import with_shards
 from cpr_operator.reconcile.types import EventReason, ReconcileInput, ReconcileState, Report
@@ -64,9 +64,7 @@ def waiting(observed: ReconcileInput) -> tuple[PodView, ...]:
 
 def spare_is_needed(observed: ReconcileInput) -> bool:
     """Return whether a shard's pod is lost: a spare's answer then saves the start of a new pod."""
-    pods = {pod.uid: pod for pod in observed.pods}
-    lost = (classify(pods.get(shard.uid)) for shard in observed.before.shards if shard.uid)
-    return any(isinstance(trouble, Failure) for trouble in lost)
+    return any(failure_of(observed.pods_by_uid.get(shard.uid)) for shard in observed.before.shards if shard.uid)
 
 
 def superfluous(observed: ReconcileInput, after: Status) -> Iterator[PodView]:
@@ -118,7 +116,8 @@ def maintain_spares(state: ReconcileState) -> ReconcileState:
     status, allowed = state.status, _allowed(state)
     spares = status.spares[:allowed]
     if status.phase == "Running" and status.recovery is None:
-        spares = tuple(spare for spare in spares if not _is_over(spare, state.now))
+        # One that was never seen needs no pause before its replacement.
+        spares = tuple(s for s in spares if s.state != "Lost" or (s.uid and state.now < s.started_at + PAUSE_S))
         state, created = _created(state, allowed - len(spares))
         spares += created
     return state.to(state.status.evolve(spares=spares))
@@ -132,7 +131,7 @@ def _seen(spare: Spare, pod: PodView | None, observed: ReconcileInput) -> Spare:
 
 
 def _phase(pod: PodView, report: Report | None) -> SparePhase:
-    if pod.ended or pod.deleting_until is not None or isinstance(classify(pod), Failure):
+    if pod.ended or pod.deleting_until is not None or failure_of(pod):
         return "Lost"
     if pod.phase != "Running":
         return "Pending"
@@ -175,18 +174,12 @@ def _promote(state: ReconcileState, shard: Shard) -> ReconcileState:
     status = status.evolve(spares=tuple(spare for spare in status.spares if spare.pod != pod.name))
     message = f"{name}, is the spare {pod.name}, which was there already"
     event = Event("Normal", EventReason.SPARE_PROMOTED, message, f"promoted-{pod.name}")
-    return state.to(_with_tier(status, shard), event)
-
-
-def _with_tier(status: Status, shard: Shard) -> Status:
-    """Return the status with the tier Spare in the failures of the shard's last incarnation."""
+    repaired = (shard.role, shard.index, shard.incarnation - 1, 0)
     failures = tuple(
-        f.evolve(tier="Spare")
-        if (f.role, f.index, f.incarnation, f.process) == (shard.role, shard.index, shard.incarnation - 1, 0)
-        else f
+        f.evolve(tier="Spare") if (f.role, f.index, f.incarnation, f.process) == repaired else f
         for f in status.failures
     )
-    return status.evolve(failures=failures)
+    return state.to(status.evolve(failures=failures), event)
 
 
 def _allowed(state: ReconcileState) -> int:
@@ -197,11 +190,6 @@ def _allowed(state: ReconcileState) -> int:
     if queue is None or queue.workload is None:
         return min(requested, len(state.status.spares))
     return min(requested, spares_in(queue.workload))
-
-
-def _is_over(spare: Spare, now: float) -> bool:
-    """Return whether it is lost and its pause is over. A spare that was never seen needs no pause."""
-    return spare.state == "Lost" and (not spare.uid or now >= spare.started_at + PAUSE_S)
 
 
 def _created(state: ReconcileState, count: int) -> tuple[ReconcileState, tuple[Spare, ...]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from cpr_contract.roster import KEY_CHANGED
 from cpr_operator.api.spec import CPRJobSpec
@@ -23,10 +24,10 @@ from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
-from cpr_operator.failures import Failure, classify
+from cpr_operator.failures import failure_of
 from cpr_operator.ledger import limit_of
-from cpr_operator.reconcile.completion import result_of, succeed, with_termination_message
-from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
+from cpr_operator.reconcile.completion import result_of, succeed
+from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.lifecycle import runtime, starting
 from cpr_operator.reconcile.members import M, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin, end_of_predecessor, flush_of, is_current
@@ -34,7 +35,7 @@ from cpr_operator.reconcile.plan import after_failure, after_resharding, planned
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
 from cpr_operator.reconcile.recovery_decision import loss_of
 from cpr_operator.reconcile.reports import restorable, with_anchor
-from cpr_operator.reconcile.restore_source import source_anchor
+from cpr_operator.reconcile.restore_source import source_anchor_in
 from cpr_operator.reconcile.types import EventReason, NoPod, PodDelete, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import account_of, is_overspent, with_account
 from cpr_operator.recovery.decide import (
@@ -62,10 +63,8 @@ def needs_new_key(observed: ReconcileInput) -> bool:
     if status.runtime is None or status.runtime.key_digest == observed.key_digest:
         return False
     own = {member.pod for member in status.members}
-    ends = (classify(pod) for pod in observed.pods if pod.name in own)
-    return observed.key_lost or any(
-        isinstance(end, Failure) and end.problem and end.problem.reason == KEY_CHANGED for end in ends
-    )
+    ends = (failure_of(pod) for pod in observed.pods if pod.name in own)
+    return observed.key_lost or any(end and end.problem and end.problem.reason == KEY_CHANGED for end in ends)
 
 
 def with_new_key(observed: ReconcileInput) -> ReconcileInput:
@@ -89,7 +88,7 @@ def suspend(observed: ReconcileInput, why: str = "") -> ReconcileState:
     result = result_of(state.status, state.facts)
     if result is not None:
         # The job has its model: it succeeds without resuming.
-        done = succeed(state.to(with_termination_message(state.spec, state.status, state.facts)), result)
+        done = succeed(state, result)
         if not is_overspent(done.status):
             return done
     state = _stop(state, why)
@@ -100,10 +99,10 @@ def resume(observed: ReconcileInput) -> ReconcileState:
     """Return new incarnations of all members, in the next group, by the present spec."""
     state = ReconcileState(observed, observed.before, {member.name: NoPod() for member in observed.before.members})
     state = resize(state) or _restore(state)
-    counters = state.status.counters
+    counters, before = state.status.counters, observed.before.runtime
     status = state.status.evolve(
         start_time=state.now,
-        runtime=runtime(observed, source_anchor(observed.before.runtime)),
+        runtime=runtime(observed, None if before is None else source_anchor_in(before.job_spec)),
         counters=counters.evolve(group=counters.group + 1),
         shards=tuple(
             replacement(observed, shard).evolve(
@@ -170,7 +169,10 @@ def resize(state: ReconcileState) -> ReconcileState | None:
     rollbacks = status.budget.rollbacks if status.budget else 0
     status = apply_rollback(state, decision).status
     status = _with_new_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
-    status = _with_new_trainers(status, spec.trainers.replicas)
+    if len(status.trainers) != spec.trainers.replicas:
+        newest = max(trainer.incarnation for trainer in status.trainers)
+        trainers = tuple(Trainer(index=i, incarnation=newest) for i in range(spec.trainers.replicas))
+        status = status.evolve(trainers=trainers, leader=0)
     message = f"{reason}; all members continue from the anchor of step {step}"
     if samples != trained:
         message += "; what was trained since then is trained again, because it was not saved as one anchor"
@@ -207,14 +209,6 @@ def _with_new_shards(spec: CPRJobSpec, status: Status, samples: int) -> Status:
     return with_account(status, account)
 
 
-def _with_new_trainers(status: Status, desired: int) -> Status:
-    if len(status.trainers) == desired:
-        return status
-    newest = max(trainer.incarnation for trainer in status.trainers)
-    trainers = tuple(Trainer(index=i, incarnation=newest) for i in range(desired))
-    return status.evolve(trainers=trainers, leader=0)
-
-
 def _stop(state: ReconcileState, why: str) -> ReconcileState:
     """Record the ends of members, and select the pods to delete."""
     before, observed = state.before, state.observed
@@ -244,7 +238,7 @@ def _stop(state: ReconcileState, why: str) -> ReconcileState:
 def _suspended(state: ReconcileState, why: str) -> ConditionUpdate:
     """Return the condition Suspended: whether all pods are gone, and the reason."""
     status, spec = state.status, state.spec
-    stopped = truth(status.phase == "Suspended")
+    stopped: Literal["True", "False"] = "True" if status.phase == "Suspended" else "False"
     reason, before = next(((c.reason, c.message) for c in status.conditions if c.type == "Suspended"), ("", ""))
     if spec.suspend:
         return ConditionUpdate("Suspended", stopped, status.phase, "spec.suspend is true")
@@ -281,7 +275,7 @@ def _with_trainers_end(state: ReconcileState, trainer: Trainer, pod: PodView | N
     status = state.status
     if pod is not None and _runs(state.observed, pod):
         return with_trainer(status, trainer.evolve(uid=pod.uid, state="Flushing"))
-    failure = _failure(pod)
+    failure = failure_of(pod)
     save = flush_of(state.observed, failure) if failure else None
     if save is not None and save.samples > status.dense.saved_samples:
         status = status.evolve(dense=status.dense.evolve(saved_samples=save.samples))
@@ -302,7 +296,7 @@ def _with_shards_end(observed: ReconcileInput, shard: Shard, pods: Mapping[str, 
     elif (not shard.uid) if pod is None else (pod.phase == "Pending"):  # recorded before, or its process never ran
         return _without_pod(shard)
     else:
-        failure = _failure(pod)
+        failure = failure_of(pod)
     loss = loss_of(observed, shard, failure)
     # The shard had lost nothing before, and no push of a trainer was lost either.
     untouched = shard.lost_at is None and failure is not None and failure.exit_code == TERMINATED
@@ -313,11 +307,6 @@ def _with_shards_end(observed: ReconcileInput, shard: Shard, pods: Mapping[str, 
 
 def _without_pod(member: M) -> M:
     return member.evolve(pod="", uid="")
-
-
-def _failure(pod: PodView | None) -> Failure | None:
-    happened = classify(pod)
-    return happened if isinstance(happened, Failure) else None
 
 
 def _runs(observed: ReconcileInput, pod: PodView) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Member, Status, Trainer
+from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.desired.names import JobId
@@ -305,6 +305,12 @@ class ReconcileState:
     def leader_report(self) -> TrainerReport | None:
         """The leader's report, if it answered."""
         return self.observed.leader_report
+
+    @property
+    def lost(self) -> tuple[tuple[Shard | Trainer, Failure], ...]:
+        """The lost members with their failures."""
+        facts = ((member, self.facts.get(member.name)) for member in self.status.members)
+        return tuple((member, fact.failure) for member, fact in facts if isinstance(fact, Lost))
 
     def report_of(self, member: Member) -> Report | None:
         """Return the report of the member's newest incarnation, if it answered."""

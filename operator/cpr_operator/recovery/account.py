@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cpr_operator import ledger as ledgers
-from cpr_operator.api.status import Budget, Dense, Shard, Status
+from cpr_operator.api.status import Budget, Shard, Status
 from cpr_operator.ledger import Ledger, Ranges, shown
 
 
@@ -56,8 +56,7 @@ class Account:
         """Charge the reported losses of these shards, and release their reservations."""
         reserved = tuple(() if i in lost else ranges for i, ranges in enumerate(self.reserved))
         pending_from = {i: first for i, first in self.pending_from.items() if i not in lost}
-        ledger = ledgers.add_by_shard(self.ledger, lost)
-        return replace(self, ledger=ledger, reserved=reserved, pending_from=pending_from)
+        return replace(self, ledger=ledgers.add(self.ledger, lost), reserved=reserved, pending_from=pending_from)
 
     def settle_dense(self, lost: Ranges) -> Account:
         """Charge every shard with the losses of the dense state that the leader reported.
@@ -102,21 +101,22 @@ class Account:
 
 def account_of(status: Status) -> Account:
     """Return the account that the status holds."""
-    stored = status.ledger
-    lost = stored.ranges or ((),) * len(status.shards)
+    stored, dense = status.ledger, status.dense
+    # Releases that did not write owesFrom made a reservation whenever the dense state could miss a sample.
+    from_reserved = dense.pending_from is None and dense.reserved
     return Account(
         ledger=Ledger(
             total=stored.total_samples,
             # Version 0.1.0 left a limit below the carried losses by less than one sample-shard.
             limit=max(stored.limit_sample_shards, stored.carried_sample_shards),
-            lost=lost,
+            lost=stored.ranges or ((),) * len(status.shards),
             running=stored.running_sample_shards,
             carried=stored.carried_sample_shards,
         ),
         reserved=tuple(shard.reserved for shard in status.shards),
-        dense=status.dense.reserved,
+        dense=dense.reserved,
         pending_from={s.index: first for s in status.shards if (first := pending_from(s)) is not None},
-        dense_pending_from=_dense_pending_from(status.dense),
+        dense_pending_from=dense.floor_samples if from_reserved else dense.pending_from,
     )
 
 
@@ -158,8 +158,3 @@ def pending_from(shard: Shard) -> int | None:
 def is_overspent(status: Status) -> bool:
     """Return whether more is lost than the budget allows. Both are 0 while the total is unknown."""
     return account_of(status).ledger.left < 0
-
-
-def _dense_pending_from(dense: Dense) -> int | None:
-    # Releases that did not write owesFrom made a reservation whenever the dense state could miss a sample.
-    return dense.floor_samples if dense.pending_from is None and dense.reserved else dense.pending_from

@@ -229,7 +229,10 @@ def _fit(s: RecoveryInput, bound: int) -> Decision:
         return _replace(s, known, bound, check.reason)
     if s.mode == "Full":
         return roll_back(s.account, s.anchors, check.reason, known.lost)
-    oldest = max(bound - _affordable_age(s), 0)
+    # What each member with a possible loss can lose, by the remaining budget.
+    lossy = len(s.account.reserved) if not s.survivors else sum(not loss.flushed for loss in s.losses)
+    affordable = max(s.account.ledger.left - s.account.set_aside, 0) // max(lossy, 1)
+    oldest = max(bound - affordable, 0)
     losses = tuple(loss if loss.certain else replace(loss, saved=max(loss.saved, oldest)) for loss in s.losses)
     if dense is not None and not s.dense_certain:
         dense = max(dense, oldest)
@@ -243,7 +246,10 @@ def _try(
     s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: int | None
 ) -> tuple[_Grants, ledger.BudgetCheck]:
     grants = tuple(_grant(loss, bound) for loss in losses)
-    dense = None if dense_saved is None else _dense_grant(s, dense_saved, bound)
+    dense = None
+    if dense_saved is not None:
+        floor, reserve = min(dense_saved, bound), _between(dense_saved, bound) if s.dense_charged else ()
+        dense = DenseGrant(floor, reserve, floor if s.dense_charged and (reserve or not s.bound_exact) else None)
     orphaned = tuple((index, _between(saved, bound)) for index, saved in s.orphaned)
     reserves = {grant.index: grant.reserve for grant in grants} | dict(orphaned)
     after = s.account.reserve(reserves, dense.reserve if dense else ())
@@ -261,21 +267,8 @@ def _grant(loss: Loss, bound: int) -> ShardGrant:
     return ShardGrant(loss.index, loss.saved, reserve, flushed=loss.flushed)
 
 
-def _dense_grant(s: RecoveryInput, saved: int, bound: int) -> DenseGrant:
-    floor, reserve = min(saved, bound), _between(saved, bound)
-    if not s.dense_charged:
-        return DenseGrant(floor, ())
-    return DenseGrant(floor, reserve, None if s.bound_exact and not reserve else floor)
-
-
 def _between(first: int, end: int) -> Ranges:
     return ((first, end),) if first < end else ()
-
-
-def _affordable_age(s: RecoveryInput) -> int:
-    """Return the samples that each member with a possible loss can lose, by the remaining budget."""
-    shards = len(s.account.reserved) if not s.survivors else sum(not loss.flushed for loss in s.losses)
-    return max(s.account.ledger.left - s.account.set_aside, 0) // max(shards, 1)
 
 
 def _replace(s: RecoveryInput, grants: _Grants, bound: int, reason: str) -> Replace:
@@ -284,15 +277,14 @@ def _replace(s: RecoveryInput, grants: _Grants, bound: int, reason: str) -> Repl
     if s.degrade and s.mode == "Partial" and grants.lost and s.survivors and not s.lost_trainers:
         after = s.account.reserve({grant.index: grant.reserve for grant in shards})
         allowed = extent(after, len(grants.lost), bound)
-        shards = tuple(_extended(grant, allowed) if grant.index in grants.lost else grant for grant in shards)
+        if allowed.until:  # reserve the whole loss of a shard that training continues without
+            shards = tuple(
+                replace(grant, reserve=_between(grant.floor, allowed.until), allowance=allowed.until)
+                if grant.index in grants.lost
+                else grant
+                for grant in shards
+            )
         reason = f"{reason}; {allowed.reason}"
     # The present leader stays while it is active; without survivors it leads again in its next incarnation.
     leader = s.leader if s.leader in s.survivors or not s.survivors else min(s.survivors)
     return Replace(shards, s.lost_trainers, leader, grants.dense, grants.lost, reason, grants.orphaned)
-
-
-def _extended(grant: ShardGrant, allowed: Extent) -> ShardGrant:
-    """Reserve the whole loss of the shard if training continues without it."""
-    if not allowed.until:
-        return grant
-    return replace(grant, reserve=_between(grant.floor, allowed.until), allowance=allowed.until)

@@ -92,17 +92,17 @@ class Cluster:
 
         until("the operator is ready", ready, within_s)
 
-    def leader(self) -> Pod:
+    def elected_operator(self) -> Pod:
         """Return the pod of the replica that leads."""
 
         def holder() -> Pod | None:
             name = self.lease().get("holderIdentity", "").partition("_")[0]
             return next((pod for pod in self.operator_pods() if pod.name == name and pod.ready), None)
 
-        return until("a replica of the operator leads", holder, 30)
+        return until("a replica of the operator is elected", holder, 30)
 
     def lease(self) -> dict[str, Any]:
-        """Return the spec of the Lease by which the operator's replicas elect their leader."""
+        """Return the spec of the Lease by which the operator's replicas elect one."""
         spec: dict[str, Any] = self.kubectl.get("-n", NAMESPACE, "lease", DEPLOYMENT)["spec"]
         return spec
 

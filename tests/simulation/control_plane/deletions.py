@@ -100,7 +100,7 @@ DELETIONS = (
     deletion("deleted with its saves and its namespace", (BEGUN, both(terminate_namespace, delete))),
     deletion("deleted with its saves, and the cleanup is killed", (BEGUN, delete), (cleaning, kill("cleanup", 0))),
     deletion(
-        "deleted with its saves, of which another job needs an anchor",
+        "deleted with its saves, except an anchor that another job needs",
         (BEGUN, both(another_restores_from("12345678-0000/anchor"), delete)),
     ),
 )

@@ -44,7 +44,7 @@ def waits(trainers: int = 2) -> Trigger:
 
 
 def admit(cluster: SimulatedCluster) -> None:
-    """The ClusterQueue has room for all pods, on nodes of the flavor `spot`."""
+    """The ClusterQueue has capacity for all pods, on nodes of the flavor `spot`."""
     cluster.applied.apply(FLAVOR)
     assigned = [{"name": name, "flavors": {"cpu": "spot", "memory": "spot"}} for name in counts(cluster)]
     _change(

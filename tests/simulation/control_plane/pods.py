@@ -88,7 +88,7 @@ class DataPlane(Saving):
         ).encode()
 
     def clean_up(self, arguments: list[str]) -> tuple[int, str]:
-        """Delete all saves; the exit code and the last word of the process that does."""
+        """Delete all saves; the exit code and the termination message of the process that does."""
         if self.store.down:
             return ExitCode.INTERNAL, to_json(Problem("StoreUnreachable", "The store does not answer.", "Check it."))
         self.store.cleaned = tuple(arguments[2::2])

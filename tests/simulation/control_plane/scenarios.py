@@ -186,7 +186,7 @@ SCENARIOS = (
         replaced=ALL,
     ),
     case(
-        "resumed with more shards, of which one is killed at once",
+        "resumed with more shards, and one is killed at once",
         SUSPEND,
         (phase("Suspended"), resume_with(3)),
         (restoring(2), kill("shard", 2)),

@@ -152,7 +152,7 @@ def scale(trainers: int) -> Action:
 
 
 def no_node(cluster: SimulatedCluster) -> None:
-    """From now on no node has room for a new pod."""
+    """From now on no node has capacity for a new pod."""
     cluster.unschedulable = "0/3 nodes are available"
 
 

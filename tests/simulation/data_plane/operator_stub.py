@@ -17,6 +17,7 @@ from cpr_trainer.exchange import SaveState
 from cpr_trainer.parity.coding import Ring
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.trainers import TrainerPod
+from support.parity_ring import needed
 
 if TYPE_CHECKING:
     from simulation.data_plane.cluster import Cluster
@@ -145,7 +146,7 @@ class OperatorStub:
         lost |= {each.index for each in cluster.newest if each.report and each.report.state is not ShardState.READY}
         lost |= {index}
         k = job.parity_shards
-        in_parity = k > 0 and index not in self._lowered_floors and Ring(job.shards, k).recoverable(index, lost)
+        in_parity = k > 0 and index not in self._lowered_floors and needed(Ring(job.shards, k), index).isdisjoint(lost)
         for each in cluster.trainers:
             if each.trainer is None or each.dead:
                 continue

@@ -72,7 +72,7 @@ def _budget(guarantee: Guarantee, status: Status) -> list[str]:
     if budget["spent"] > budget["limit"]:
         found.append(f"{budget['spent']} of {budget['limit']} is spent")
     if budget["reserved"]:
-        found.append(f"{budget['reserved']} is still set aside")
+        found.append(f"{budget['reserved']} is still reserved")
     if guarantee.lossless and budget["spent"]:
         found.append(f"{budget['spent']} is lost, and nothing may be")
     return found
@@ -133,7 +133,7 @@ def at_the_end(guarantee: Guarantee, job: dict[str, Any], account: Mapping[int, 
     if not status["ledger"].get("carriedSampleShards") and recorded.keys() == account.keys():
         more = {index: ranges for index, ranges in account.items() if not _covers(recorded[index], ranges)}
         if more:
-            found.append(f"the model misses {more}, of which the ledger has only {recorded}")
+            found.append(f"the model misses {more}, and the ledger has only {recorded}")
     return found
 
 
@@ -142,7 +142,7 @@ def _refusal(guarantee: Guarantee, job: dict[str, Any]) -> list[str]:
     reason, message = message.get("reason", ""), message.get("message", "")
     if reason not in guarantee.refuses:
         return [f"it failed: {reason}: {message}"]
-    return [] if len(message.split()) > 5 else [f"it failed with {reason}, and does not say what to do: {message!r}"]
+    return [] if len(message.split()) > 5 else [f"it failed with {reason}, without a remedy: {message!r}"]
 
 
 def _covers(ledger: Ranges, account: Ranges) -> bool:

@@ -26,8 +26,8 @@ from simulation.real_cluster.workload import KINDS, Job
 CATALOGUE: tuple[Fault, ...] = (*PODS, *PROCESSES, *NODES, *STORE, *API, *OPERATOR, *USER)
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
 LEFT_OUT = {
-    "a node's clock is wrong": "nodes share the machine's clock: a time namespace shifts only clocks that nobody sets",
-    "a node's disk is full": "nodes share the machine's disk; a kubelet that believes in a full one deletes images, "
+    "a node's clock is wrong": "nodes share the machine's clock: a time namespace shifts only clocks that are not set",
+    "a node's disk is full": "nodes share the machine's disk; a kubelet with a full one deletes images, "
     "which no registry of this cluster has",
     "the link of a node is late": "the kernel has no netem; a slow link delays by its queue, and a lossy one by what "
     "is sent again",

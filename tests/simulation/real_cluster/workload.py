@@ -1,4 +1,4 @@
-"""The jobs of a storm: one of each promise at a time, which is followed by another one when it ends."""
+"""The jobs of a storm: one of each guarantee at a time. When one ends, the next one of its guarantee begins."""
 
 from dataclasses import dataclass, field
 from typing import Any

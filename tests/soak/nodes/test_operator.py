@@ -13,10 +13,10 @@ pytestmark = [
 ]
 
 
-def test_shard_is_replaced_despite_a_powered_off_leader(cluster: Cluster, space: Space) -> None:
+def test_shard_is_replaced_despite_a_powered_off_operator(cluster: Cluster, space: Space) -> None:
     with cluster.operator_on(2, 3):
-        leader = cluster.leader()
-        lost = cluster.nodes.number(leader.node)
+        elected = cluster.elected_operator()
+        lost = cluster.nodes.number(elected.node)
         assert {cluster.nodes.number(pod.node) for pod in cluster.operator_pods()} == {2, 3}
         run = Run.endless(
             space,
@@ -33,7 +33,7 @@ def test_shard_is_replaced_despite_a_powered_off_leader(cluster: Cluster, space:
         try:
             assert run.recover_from("the loss", inject) == [("shard", 1, 1, "Vanished")]
             run.train_on()
-            assert cluster.leader().name != leader.name
+            assert cluster.elected_operator().name != elected.name
             verify_stopped(run, cluster.store, replaced={("shard", 1)})
         finally:
             cluster.nodes.heal()

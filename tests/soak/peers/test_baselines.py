@@ -63,7 +63,7 @@ from cpr_trainer.runtime import read_job
 torch.set_num_threads(1)
 job = read_job(os.environ)
 trainer = SingleProcessTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
-trainer.train(None, lambda samples: None)
+trainer.train(lambda samples: None)
 print(json.dumps(trainer.scores.validation.metrics()))
 """
 

@@ -103,7 +103,7 @@ def test_replay_memory_and_spill_are_whole_kib_mib_or_gib(field: str, amount: st
 def test_replay_policy_of_a_started_job_is_frozen() -> None:
     parsed = spec({"mode": "Auto"})
     assert replay_in_force(parsed, Status()).memory_bytes == 256 * MIB
-    assert replay_in_force(parsed, started(None)).memory_bytes == 0, "the release that started it knew no replay"
+    assert replay_in_force(parsed, started(None)).memory_bytes == 0, "the release that started it had no replay"
     assert "started by a release" in replay_in_force(parsed, started(None)).reason
     chosen = ReplayPolicy(memory_bytes=64 * MIB, spill_bytes=GIB, reason="chosen")
     found = replay_in_force(spec({"mode": "Off"}), started(chosen))

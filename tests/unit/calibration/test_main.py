@@ -58,7 +58,7 @@ def test_the_portion_of_lost_samples_is_the_injected_one(job: JobSpec) -> None:
     assert outcome.pls == outcome.lost_sample_shards / (SAMPLES * 4) == 0.125
 
 
-def test_every_trial_tells_where_it_stands(job: JobSpec) -> None:
+def test_every_trial_reports_its_progress(job: JobSpec) -> None:
     found = reports(job, to_json(Experiment(1, (Trial(1, ()), Trial(2, ())))))
     assert [report.trial for report in found if report.outcome is not None] == [0, 1]
     assert {report.total_samples for report in found} == {SAMPLES}
@@ -67,7 +67,7 @@ def test_every_trial_tells_where_it_stands(job: JobSpec) -> None:
     assert found[0].outcome is None
 
 
-def test_an_experiment_that_cannot_be_run_says_why(job: JobSpec) -> None:
+def test_impossible_experiment_names_the_cause(job: JobSpec) -> None:
     with pytest.raises(BadSpecError, match="cannot be read"):
         reports(job, "{}")
     with pytest.raises(BadSpecError, match="cannot be placed"):
@@ -106,6 +106,6 @@ def test_a_loss_that_cannot_be_is_refused(losses: list[ShardLoss]) -> None:
         step_losses(losses, shards=3, steps=10)
 
 
-def test_the_last_batch_may_be_smaller_and_so_is_what_is_lost_of_it() -> None:
+def test_smaller_last_batch_loses_fewer_samples() -> None:
     order = BatchOrder(rows=95, total_samples=95, batch_size=10, seed=0)
     assert lost_sample_shards([StepLoss(0, 2, 4), StepLoss(1, 9, 10)], order) == 20 + 5

@@ -12,7 +12,6 @@ from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, Ta
 from cpr_contract.spec import ByNameSpec, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.checkpoint.restore.by_name import (
-    ByName,
     DenseMapping,
     DenseParts,
     Source,
@@ -49,7 +48,7 @@ def model(*of: TableSpec) -> ModelSpec:
 
 
 def sources(of: tuple[TableSpec, ...], rules: ByNameSpec = LENIENT) -> tuple[Source | None, ...]:
-    mapping = map_tables(SAVED, ByName(rules, model(*of)), "key")
+    mapping = map_tables(SAVED, model(*of), rules, "key")
     assert (mapping.seed, mapping.tables) == (3, SAVED.tables)
     return mapping.sources
 
@@ -97,7 +96,7 @@ def test_sources_of_a_model_are_its_own_tables() -> None:
         ("shops", 30, "Truncate", Source(2, 30)),
     ],
 )
-def test_another_number_of_rows_is_taken_as_the_rules_say(name: str, rows: int, resized: Any, expected: Source) -> None:
+def test_resized_table_follows_the_rules_by_name(name: str, rows: int, resized: Any, expected: Source) -> None:
     requested = tables(name, rows=rows)
     assert sources(requested, replace(LENIENT, resized=resized)) == (expected,)
     of_one = replace(LENIENT, map=(TableSourceSpec(name, name, resized),))

@@ -208,7 +208,7 @@ class ShardHistory:
     events=st.lists(st.sampled_from(["train", "save", "give_up", "save_rows", "die", "fold"]), max_size=30),
     seed=st.integers(0, 1000),
 )
-def test_any_story_of_a_shard(rule: Rebase, events: list[str], seed: int) -> None:
+def test_shard_restores_its_expected_rows_after_any_events(rule: Rebase, events: list[str], seed: int) -> None:
     history = ShardHistory(rule, seed)
     for event in events:
         getattr(history, event)()

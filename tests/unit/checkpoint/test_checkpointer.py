@@ -99,7 +99,9 @@ class Bench:
 
     def rows_of(self, save: Save) -> set[int]:
         buffer, found = RowBuffer.like(self.arena.segments[0], 2000), set[int]()
-        while save.source.fill(buffer):
+        while save.capture.fill(buffer):
+            if save.tracker is not None:
+                save.tracker.wrote(*buffer.filled)
             found |= set(buffer.slots[: buffer.used].tolist())
             buffer.used = 0
         return found
@@ -167,7 +169,7 @@ def test_claims_end_with_a_commit_and_outlive_a_failure() -> None:
     assert bench.rows_of(remaining) == {d, e}
 
 
-def test_an_anchor_holds_what_priority_saves_held_already() -> None:
+def test_anchor_holds_rows_of_earlier_priority_saves() -> None:
     bench = Bench()
     bench.push(1, 2, applied=(1, 1))
     bench.commit(bench.cut())
@@ -314,10 +316,10 @@ def test_save_at_the_end_is_urgent(case: str) -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
     cut = bench.cut()
-    assert not cut.source.urgent
+    assert not cut.capture.urgent
     EXACT_SAVES[case][0](bench)
-    assert bench.writer.saves[-1].source.urgent
-    assert cut.source.urgent, "the replaced save has no waiting reader"
+    assert bench.writer.saves[-1].capture.urgent
+    assert cut.capture.urgent, "the replaced save has no waiting reader"
 
 
 def test_saves_are_based_on_the_restored_one_until_epochs_are_used_up() -> None:

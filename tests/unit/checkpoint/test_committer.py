@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import MANIFEST, DataManifest, DenseManifest, data_key, incarnation_prefix, step_folder
 from cpr_trainer.checkpoint.anchor import committer
 from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data, read_vocabularies
+from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_frozen, read_vocabularies
 from cpr_trainer.data.open import manifest_of_indices
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.store import BucketMissingError, StoreFullError, StoreUnreachableError
@@ -100,7 +100,7 @@ def _newest(saver: AnchorCommitter) -> str:
 
 
 def _dense(step: int) -> DenseCopy:
-    meta = DenseMeta("job", 1, 1, step, 10 * step, 1000, "layout", ())
+    meta = DenseManifest(CONTRACT_VERSION, "job", 1, 1, step, 10 * step, 1000, "layout", ())
     return DenseCopy(meta, {"network": torch.full((1, 4), float(step))})
 
 
@@ -311,8 +311,8 @@ def test_anchor_is_never_without_its_data_and_its_values() -> None:
     store = MemoryStore()
     saver = _saver_with(_Sweeper(None), store, frozen=(None, frozen, scored), vocabularies={"user": VALUES})
     _until(lambda: saver.state.anchors)
-    assert read_data(store, "job") == frozen
-    assert read_data(store, "job", evaluates=True) == scored
+    assert read_frozen(store, DataManifest, data_key("job")) == frozen
+    assert read_frozen(store, DataManifest, data_key("job", evaluates=True)) == scored
     found = read_vocabularies(store, "job")
     assert found is not None
     assert found["user"].text == VALUES.text

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.choices import Bits
+from cpr_contract.manifests import DenseManifest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows
 from cpr_trainer.checkpoint.format.records import write_restore_record
@@ -82,7 +84,7 @@ def anchor_of(store: MemoryStore, shards: int) -> tuple[AnchorRef, dict[int, tup
         bench.save(10)
         bench.change(*range(0, len(bench.arena), 7), by=2.0)
     refs = tuple(bench.save(20, bench.links).ref for bench in benches)
-    meta = DenseMeta("uid", 1, 1, 20, 1280, 6400, benches[0].layout, ())
+    meta = DenseManifest(CONTRACT_VERSION, "uid", 1, 1, 20, 1280, 6400, benches[0].layout, ())
     anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, refs, ((),) * shards)
     return anchor, {number: row for bench in benches for number, row in by_number(bench).items()}
 
@@ -125,7 +127,7 @@ def test_all_rows_come_back_on_other_shards(before: int, after: int) -> None:
 def test_anchor_of_other_widths_is_refused(change: Callable[[JobSpec], JobSpec], message: str) -> None:
     store = MemoryStore()
     bench = trained(store)
-    meta = DenseMeta("uid", 1, 1, 10, 640, 6400, bench.layout, ())
+    meta = DenseManifest(CONTRACT_VERSION, "uid", 1, 1, 10, 640, 6400, bench.layout, ())
     anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, (bench.save(10).ref,), ((),))
     job = change(small_job(Path("unused"), rows=ROWS, dim=4))
     job = replace(job, job_uid="other", snapshots=replace(job.snapshots, restore_from=anchor.key))

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.manifests import ManifestRef, SavedModel, SavedTable
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import DenseManifest, ManifestRef, SavedModel, SavedTable
 from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import ByNameSpec, JobSpec, TableSourceSpec
 from cpr_trainer.arrays import Floats
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.embedding.arena import LocalRows
@@ -69,7 +70,9 @@ def commit(store: MemoryStore, bench: ShardBench, *refs: ManifestRef, with_model
     """Return the key of an anchor of these saves, with or without the model."""
     job = bench.job
     model = model_of(job) if with_model else None
-    meta = DenseMeta("uid", 1, 1, 20, 1280, 6400, bench.layout, (), ids=job.model.table_ids, model=model)
+    meta = DenseManifest(
+        CONTRACT_VERSION, "uid", 1, 1, 20, 1280, 6400, bench.layout, (), ids=job.model.table_ids, model=model
+    )
     return commit_anchor(store, meta, {"dense": torch.zeros(1)}, refs, ((),) * len(refs)).key
 
 

@@ -6,12 +6,21 @@ from collections.abc import Iterable
 import pytest
 import torch
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.choices import Rebase
-from cpr_contract.manifests import ManifestRef, ShardManifest
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import pruning
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, save_dense
-from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, needed_by, on_lineage, stale
+from cpr_trainer.checkpoint.anchor.committer import save_dense
+from cpr_trainer.checkpoint.anchor.pruning import (
+    Pruner,
+    delete_saves,
+    everything,
+    needed_by,
+    on_lineage,
+    stale,
+    young_steps,
+)
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import committed_in
 from cpr_trainer.checkpoint.format.parts import basis
@@ -29,10 +38,14 @@ def anchor(step: int) -> AnchorRef:
 
 
 def dense(store: MemoryStore, step: int) -> None:
-    save_dense(store, DenseMeta("uid", 1, 1, step, 64 * step, 6400, "layout", ()), {"dense": torch.ones(1)})
+    save_dense(
+        store,
+        DenseManifest(CONTRACT_VERSION, "uid", 1, 1, step, 64 * step, 6400, "layout", ()),
+        {"dense": torch.ones(1)},
+    )
 
 
-def test_pruning_keeps_what_a_restore_may_need() -> None:
+def test_pruning_retains_saves_that_a_restore_may_need() -> None:
     deleted: list[str] = []
 
     class Recorder(MemoryStore):
@@ -57,7 +70,7 @@ def test_pruning_keeps_what_a_restore_may_need() -> None:
     assert not pruner.prune((anchor(10), anchor(15))), "nothing stays for its youth"
     assert len(deleted) == 2 + 1 + 2
     assert [c.step for c in bench.choices()] == [15, 10, 0]
-    assert [c.step for c in newest_dense(store, "uid", 1, None, "layout")] == [10, 0]
+    assert [c.step for c in newest_dense(store, bench.job, 1, None)] == [10, 0]
     assert not [key for key in store.objects if "step-000000007" in key or "step-000000005" in key]
     assert "other/gen-0001/shard-0000/inc-0001/step-000000001/manifest.json" in store.objects
     assert "uid/gen-0001/shard-0000/inc-0001/origin.json" in store.objects
@@ -93,7 +106,7 @@ def test_retained_step_stays_with_all_its_bases(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("rule", ["Consecutive", "OneShot", "Intermittent"])
-def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
+def test_retained_anchors_are_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
     store, rng = MemoryStore(), random.Random(rule)
     bench = ShardBench(store)
     write_restore_record(store, restore_record(1))
@@ -157,7 +170,7 @@ def test_young_and_needed_saves_and_those_since_the_oldest_anchor_stay(name: str
     part, manifest = f"{name}/part-00000", f"{name}/manifest.json"
     listing = entries((part, 2000.0), (manifest, age_s), ("000000020/part-00000", 0.0))
     chains = {"live": (ManifestRef(FOLDER + "000000004/manifest.json", ""),)}
-    stays = stale(listing, 10, chains, 60.0)
+    stays = stale(listing, 10, chains, young_steps(listing, 60.0))
     assert [entry.key for entry in stays] == ([FOLDER + part, FOLDER + manifest] if goes else [])
 
 
@@ -166,7 +179,8 @@ def test_a_dense_save_goes_if_the_oldest_anchor_holds_the_same_state(group: int,
     anchor_key = "uid/gen-0001/dense/group-0001/step-000000010/manifest.json"
     key = f"uid/gen-0001/dense/group-{group:04d}/step-{step:09d}-dense/manifest.json"
     listing = [Entry(anchor_key, 1, 0.0), Entry(key, 1, 0.0)]
-    assert [entry.key for entry in stale(listing, 10, {}, 60.0, now_s=100.0)] == ([key] if goes else [])
+    found = stale(listing, 10, {}, young_steps(listing, 60.0, now_s=100.0))
+    assert [entry.key for entry in found] == ([key] if goes else [])
 
 
 @pytest.mark.parametrize(
@@ -265,6 +279,7 @@ def _unreachable(_: Iterable[str]) -> None:
 def test_noted_saves_stay_for_their_grace() -> None:
     notes = pruning.KnownSaves()
     notes.note(anchor(5), [], 100.0)
-    assert notes.stale(10, (), 99.0) == ()
-    assert notes.stale(10, (), 100.0) != ()
-    assert notes.stale(5, (), 100.0) == ()
+    assert notes.stale(10, (), 99.0) == ((), True)
+    keys, young = notes.stale(10, (), 100.0)
+    assert (len(keys), young) == (2, False)
+    assert notes.stale(5, (), 100.0) == ((), False)

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import RestoreRecord
+from cpr_contract.manifests import DenseManifest, RestoreRecord
 from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import OvertakenError, SnapshotError
 from cpr_trainer.checkpoint.format.records import check_claims
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
@@ -73,7 +74,7 @@ class Bench:
 
     def anchor(self, save: SavedShard, uid: str = "") -> AnchorRef:
         m = save.manifest
-        meta = DenseMeta(uid or m.job_uid, m.generation, 1, m.step, m.samples, 1000, m.layout, ())
+        meta = DenseManifest(CONTRACT_VERSION, uid or m.job_uid, m.generation, 1, m.step, m.samples, 1000, m.layout, ())
         return commit_anchor(self.store, meta, {"dense": torch.zeros(1)}, (save.ref,), ((),))
 
     def restore_record(self, incarnation: int, generation: int = 1) -> RestoreRecord:

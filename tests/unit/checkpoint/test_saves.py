@@ -5,33 +5,45 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import ManifestRef, ShardManifest, TableIds
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest, TableIds
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor, save_dense
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, UnknownAnchorError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, is_even, resolve_anchor, write_restore_record
+from cpr_trainer.checkpoint.format.records import (
+    find_anchor,
+    is_even,
+    read_anchor,
+    read_fitting_anchor,
+    write_restore_record,
+)
 from cpr_trainer.checkpoint.restore.dense_loader import load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import candidates
+from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.store import ExistsError, Received, StoreUnreachableError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, restore_record, same
-from support.shard_job import shard_roster
+from support.shard_job import shard_roster, small_job
 
 ROWS, DIM = (9000, 3000), 64  # three parts of 1 MiB
-DENSE = DenseMeta(
+JOB = replace(small_job(Path("unused"), rows=ROWS, dim=DIM), job_uid="uid")
+DENSE = DenseManifest(
+    contract=CONTRACT_VERSION,
     job_uid="uid",
     generation=1,
     group=1,
     step=10,
     samples=640,
     total_samples=6400,
-    layout="layout",
+    layout=layout_hash(JOB.model),
+    parts=(),
     dense_lost=((0, 64),),
 )
 
@@ -213,18 +225,18 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     assert same(bench.values(local), bench.values())
     assert (restored.step, restored.samples, restored.applied, restored.lost) == (0, 0, (), ())
     assert restored.chain == (), "that job may delete what it wrote"
-    dense = load_dense(store, *newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key))
+    dense = load_dense(store, *newest_dense(store, job, 1, None))
     assert (dense.step, dense.samples, dense.lost, list(dense.tensors)) == (0, 0, (), ["dense"])
-    assert resolve_anchor(store, anchor.key, bench.layout, ()) == anchor
+    assert read_fitting_anchor(store, anchor.key, bench.layout, ()) == read_anchor(store, anchor)
     with pytest.raises(LayoutError, match="other tables"):
-        resolve_anchor(store, anchor.key, "other layout", ())
+        read_fitting_anchor(store, anchor.key, "other layout", ())
     for key, message in ((anchor.key + "x", "missing"), ("../other", "no key"), ("a//b", "no key"), ("", "no key")):
         with pytest.raises(UnknownAnchorError, match=message) as unknown:
-            newest_dense(store, "uid", 1, None, "layout", restore_from=key)
+            newest_dense(store, replace(job, snapshots=replace(job.snapshots, restore_from=key)), 1, None)
         assert (unknown.value.reason, "cprjob snapshots ls" in unknown.value.remedy) == ("BadSpec", True)
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
     with pytest.raises(UnknownAnchorError, match="no anchor"):
-        resolve_anchor(store, own.ref.key, "layout", ())
+        read_fitting_anchor(store, own.key, "layout", ())
 
 
 @pytest.mark.parametrize(
@@ -241,26 +253,26 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
 def test_rows_of_other_ids_are_refused_by_name(saved: TableIds, requested: TableIds, message: str) -> None:
     store = MemoryStore()
     anchor, (_, bench) = anchored(store, uid="yesterday", ids=saved)
-    assert resolve_anchor(store, anchor.key, bench.layout, saved) == anchor
-    with pytest.raises(LayoutError, match=message):
-        newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key, ids=requested)
+    assert read_fitting_anchor(store, anchor.key, bench.layout, saved) == read_anchor(store, anchor)
     numbered = dict(requested)
     tables = (replace(t, ids="RowNumber" if t.name in numbered else "CPR64") for t in bench.job.model.tables)
     model, saves = replace(bench.job.model, tables=tuple(tables)), bench.job.snapshots
     job = replace(bench.job, model=model, snapshots=replace(saves, restore_from=anchor.key))
     with pytest.raises(LayoutError, match=message):
         candidates(store, job, shard_roster(index=1), bench.placement)
+    with pytest.raises(LayoutError, match=message):
+        newest_dense(store, job, 1, None)
 
 
 def test_newest_dense_save_wins_and_names_the_missing_entries() -> None:
     store = MemoryStore()
     anchor, (bench, _) = anchored(store)
     save_dense(store, replace(DENSE, step=15, samples=960, layout=bench.layout), {"dense": torch.ones(1)})
-    newest, older, seed = newest_dense(store, "uid", 1, None, bench.layout)
+    newest, older, seed = newest_dense(store, bench.job, 1, None)
     restored = load_dense(store, newest)
     assert (restored.step, restored.samples, restored.lost) == (15, 960, ((0, 64),))
     assert (older.step, older.key, seed.kind) == (10, anchor.key, "Seed")
-    rolled_back = load_dense(store, *newest_dense(store, "uid", 2, anchor, bench.layout))
+    rolled_back = load_dense(store, *newest_dense(store, bench.job, 2, anchor))
     assert (rolled_back.step, rolled_back.samples, rolled_back.lost) == (10, 640, ())
     assert torch.equal(rolled_back.tensors["dense"], torch.arange(6.0).view(2, 3))
     assert load_dense(store, seed).tensors == {}
@@ -277,14 +289,14 @@ def test_a_dense_save_and_an_anchor_of_one_step_do_not_meet() -> None:
         commit_anchor(store, DENSE, {}, (), ())
 
 
-def test_a_dense_save_that_is_committed_stays_what_it_is() -> None:
+def test_committed_dense_save_is_never_replaced() -> None:
     """Without lockstep the state may change while the step that all have reached stays."""
     store = MemoryStore()
     saved = save_dense(store, DENSE, {"dense": torch.ones(1)})
     assert save_dense(store, DENSE, {"dense": torch.ones(1)}) == saved
     with pytest.raises(ExistsError):
         save_dense(store, DENSE, {"dense": torch.zeros(1)})
-    restored = load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
+    restored = load_dense(store, newest_dense(store, JOB, 1, None)[0])
     assert restored.tensors["dense"].item() == 1
 
 
@@ -292,10 +304,10 @@ def test_a_dense_save_that_is_committed_stays_what_it_is() -> None:
 def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None:
     store = MemoryStore()
     saved = save_dense(store, DENSE, {"dense": torch.ones(1000)})
-    (part,) = saved.manifest.parts
+    (part,) = from_json(DenseManifest, store.get(saved.key)).parts
     store.put(part.key, damage(store.get(part.key)))
     with pytest.raises(DamagedError, match=part.key):
-        load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
+        load_dense(store, newest_dense(store, JOB, 1, None)[0])
 
 
 def test_restore_record_of_another_place_is_refused() -> None:

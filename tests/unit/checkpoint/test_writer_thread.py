@@ -46,7 +46,7 @@ class Bench(ShardBench):
         self.change(step)
         epoch = self.arena.epochs.now
         capture = self.arena.capture_changes(base[-1].epoch if base else 0)
-        save = Save(self.draft(step, base, **changes), capture, epoch, capture, None, record)
+        save = Save(self.draft(step, base, **changes), capture, epoch, None, None, record)
         if may_commit:
             save.may_commit.set()
         self.writing.submit(save)
@@ -89,7 +89,7 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
     assert isinstance(bench.next_outcome(), SaveFailed)
     assert not bench.writing.idle
     if discard:
-        bench.writing.discard()
+        bench.writing.submit(None)
         assert bench.writing.idle
     bench.submit(6)
     while not isinstance(outcome := bench.next_outcome(), Committed):
@@ -144,7 +144,7 @@ def test_a_flush_waits_for_its_bucket() -> None:
     assert [type(bench.next_outcome()) for _ in range(3)] == [SaveFailed, SaveFailed, Committed]
 
 
-def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
+def test_save_on_a_deleted_base_is_not_committed() -> None:
     bench = Bench()
     base = bench.submit(3)
     outcome = bench.next_outcome()

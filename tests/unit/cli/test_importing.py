@@ -61,7 +61,7 @@ def test_import_prints_unused_parts_and_unchecked_assumptions() -> None:
     assert "sums of RowWiseAdagrad" in text
     assert "Not in the source, so with first values:\n  top.0.weight [3, 5]\n" in text
     assert "  optim.state.19 [3]\n  and 5 more\n" in text
-    assert "Row r of site has the ids whose hash (XXH64 with seed 7) is r modulo 100" in text
+    assert "Row r of site has the ids with a hash (XXH64 with seed 7) of r modulo 100" in text
     assert "Row r of user" not in text
     assert "Row r of page has the r-th value of its vocabulary, and row 0 all other ids: make sure" in text
     rules = yaml_text.read_value(text.partition("Start from it by\n")[2])

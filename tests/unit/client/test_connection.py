@@ -143,10 +143,10 @@ def status(message: str) -> str:
 @pytest.mark.parametrize(
     ("code", "body", "expected"),
     [
-        (404, "404 page not found\n", "the cluster knows no CPRJobs; install the operator: helm install"),
+        (404, "404 page not found\n", "the cluster has no resource CPRJob; install the operator: helm install"),
         (404, status('namespaces "a" not found'), 'namespaces "a" not found; name another namespace'),
         (401, status("Unauthorized"), "Unauthorized; renew the credentials"),
-        (403, status("cprjobs is forbidden"), "cprjobs is forbidden; ask for the role edit"),
+        (403, status("cprjobs is forbidden"), "cprjobs is forbidden; request the role edit"),
         (403, status(WEBHOOK), f"{WEBHOOK}; correct the job"),
         (409, status("exists"), "exists; give another name, or delete"),
         (422, status("spec.image: too long"), "spec.image: too long; correct the job"),

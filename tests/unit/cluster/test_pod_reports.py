@@ -233,7 +233,7 @@ async def test_unresponsive_pod_is_polled_after_a_pause_and_then_at_any_time(mon
     await fetcher.close()
 
 
-async def test_a_pod_is_reached_whether_its_process_accepts_hangs_or_is_gone() -> None:
+async def test_pod_is_reached_while_its_process_accepts_hangs_or_has_ended() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=1) as hung:
         pod = pod_at(hung.getsockname()[1])
         assert await reaches(pod)

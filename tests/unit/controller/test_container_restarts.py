@@ -37,7 +37,7 @@ class Server:
 
 
 @pytest.mark.parametrize("has", [True, False])
-async def test_shards_have_restart_rules_if_the_cluster_knows_them_when_the_job_starts_or_resumes(*, has: bool) -> None:
+async def test_shards_have_restart_rules_if_the_cluster_supports_them_at_start_or_resume(*, has: bool) -> None:
     harness = ControllerHarness()
     server = Server(harness, has=has)
     await harness.go(8)

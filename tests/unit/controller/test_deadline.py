@@ -72,7 +72,7 @@ def lose_answers(driver: Simulation, passes: int) -> None:
 
 
 @pytest.mark.parametrize("restarted", [True, False], ids=["a new operator", "the same operator"])
-async def test_an_answer_lost_after_the_operator_was_away_fails_no_job_that_trains(*, restarted: bool) -> None:
+async def test_lost_answer_after_an_operator_outage_fails_no_training_job(*, restarted: bool) -> None:
     driver = a_driver()
     await until(driver, started)
     pass_time(driver.cluster, DEADLINE_S + 40)
@@ -204,7 +204,7 @@ async def test_recovery_deadline_fails_the_job_if_that_is_asked_for_later() -> N
     assert "trainer/1: 0/3 nodes" in failed.message
 
 
-async def test_recovery_deadline_does_not_count_while_training_goes_on_or_a_replacement_runs() -> None:
+async def test_recovery_deadline_does_not_count_while_training_continues_or_a_replacement_runs() -> None:
     driver = await recovering("shard", recovery__onShardLoss="Degrade", accuracyBudget__portionOfLostSamples=0.9)
     assert await phases_within(driver, 60) == {"Recovering"}
     driver = await recovering("shard")
@@ -213,7 +213,7 @@ async def test_recovery_deadline_does_not_count_while_training_goes_on_or_a_repl
     assert await phases_within(driver, 60) == {"Recovering"}, "it restores"
     driver = await recovering("trainer")
     lose_answers(driver, 10**6)
-    assert await phases_within(driver, 60) == {"Recovering"}, "nobody knows whether it trains"
+    assert await phases_within(driver, 60) == {"Recovering"}, "it is unknown whether it trains"
 
 
 async def phases_within(driver: Simulation, seconds: float) -> set[str]:
@@ -254,7 +254,7 @@ async def test_resume_with_an_unreachable_store_is_suspended_and_succeeds_later(
     assert "spec.failurePolicy.startupDeadlineSeconds" in suspended.message
 
 
-async def test_a_user_who_cannot_wait_resumes_a_job_that_was_given_back_at_once() -> None:
+async def test_user_resumes_a_job_before_its_pause_ends() -> None:
     driver = a_driver()
     await until(driver, lambda status: status.progress.samples > 900)
     driver.cluster.set_spec("job", suspend=True)

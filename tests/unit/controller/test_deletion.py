@@ -133,7 +133,7 @@ async def test_terminating_namespace_ends_all_waits() -> None:
 
 
 async def test_anchors_that_another_job_restores_from_are_spared() -> None:
-    finished = await live("deleted with its saves, of which another job needs an anchor")
+    finished = await live("deleted with its saves, except an anchor that another job needs")
     assert end_of_deletion(finished) == (False, [("12345678-0000/anchor",)], {"SavesDeleted"})
     assert "12345678-0000/anchor" in message_of(finished, "SavesDeleted")
 
@@ -146,15 +146,15 @@ async def test_job_that_never_started_is_deleted_at_once() -> None:
 
 async def test_the_finalizer_is_set_before_the_first_status_is_written_and_others_are_left_alone() -> None:
     cluster = SimulatedCluster(2000)
-    await cluster.set_finalizers(cluster.add_job("job", WITH_SAVES), ("somebody/else",))
+    await cluster.set_finalizers(cluster.add_job("job", WITH_SAVES), ("example.com/other",))
     cluster.calls.clear()
     controller = Controller(cluster, lambda: cluster.now)
     await controller.run_pass("default", "job")
     assert cluster.calls[:2] == ["set_finalizers", "write_status"]
-    assert cluster.jobs["default", "job"].finalizers == ("somebody/else", FINALIZER)
+    assert cluster.jobs["default", "job"].finalizers == ("example.com/other", FINALIZER)
     cluster.set_spec("job", **spec())
     await controller.run_pass("default", "job")
-    assert cluster.jobs["default", "job"].finalizers == ("somebody/else",)
+    assert cluster.jobs["default", "job"].finalizers == ("example.com/other",)
 
 
 async def test_cleanup_that_cannot_be_created_is_reported_and_blocks_nothing() -> None:

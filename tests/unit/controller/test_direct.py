@@ -66,7 +66,7 @@ async def test_operator_without_the_key_promotes_a_spare_without_sending_rosters
     assert cluster.sent == []
 
 
-async def test_leader_gets_what_is_recorded_sealed_or_in_its_roster_from_an_operator_without_the_key(
+async def test_leader_receives_the_recorded_anchor_sealed_or_in_its_roster(
     driver: Simulation,
 ) -> None:
     """Polls of another process cannot make it delete anchors."""

@@ -38,7 +38,7 @@ async def lowered(document: dict[str, Any], *losses: tuple[int, int]) -> tuple[S
 
 
 @pytest.mark.parametrize("samples", [700, 900, 1100, 1300])
-async def test_a_limit_set_to_what_is_shown_as_spent_is_honoured(samples: int) -> None:
+async def test_limit_equal_to_the_shown_spent_portion_is_honoured(samples: int) -> None:
     """The API server's own remedy: at least spent + reserved."""
     status, limit = await lowered(spec(trainers__replicas=1, data__samples=1900), (samples, 1))
     assert status.phase == "Succeeded"

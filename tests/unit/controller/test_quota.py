@@ -41,7 +41,7 @@ async def test_pods_are_not_created_before_the_job_is_admitted() -> None:
     assert all({"key": "spot", "operator": "Exists"} in pod["tolerations"] for pod in pods)
 
 
-async def test_a_workload_asks_for_what_the_pods_request() -> None:
+async def test_workload_has_the_requests_of_the_pods() -> None:
     template = {
         "spec": {
             "nodeSelector": {"arch": "amd64"},

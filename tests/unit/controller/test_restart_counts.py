@@ -28,7 +28,7 @@ def lost(finished: RunResult) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
-async def test_every_life_ends_as_it_should_by_documented_steps(scenario: Scenario) -> None:
+async def test_every_scenario_ends_as_expected_by_documented_steps(scenario: Scenario) -> None:
     finished = await live(scenario.name)
     assert finished.status.phase == scenario.phase
     if scenario.phase == "Succeeded":
@@ -40,7 +40,7 @@ async def test_every_life_ends_as_it_should_by_documented_steps(scenario: Scenar
     assert len(names) == len(set(names)), "no name is used twice"
 
 
-async def test_without_a_failure_nothing_is_lost_and_nobody_replaced() -> None:
+async def test_without_a_failure_nothing_is_lost_and_no_member_replaced() -> None:
     finished = await live("no failure")
     assert (lost(finished), finished.status.restarts, finished.status.counters.generation) == ((0, 0, 0), 0, 1)
     assert finished.status.result is not None
@@ -215,7 +215,7 @@ async def test_other_shards_go_back_to_an_earlier_anchor_without_one_of_the_susp
 
 
 async def test_a_shard_killed_before_its_first_save_comes_back_from_the_anchor_of_other_shards() -> None:
-    finished = await live("resumed with more shards, of which one is killed at once")
+    finished = await live("resumed with more shards, and one is killed at once")
     assert (finished.status.counters.generation, lost(finished), missing_portion(finished)) == (2, (0, 0, 0), 0)
     assert [shard.incarnation for shard in finished.status.shards] == [2, 2, 3]
 

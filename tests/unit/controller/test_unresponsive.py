@@ -235,7 +235,7 @@ def test_members_of_other_nodes_are_replaced_only_when_unresponsive(members: Mem
     in_training(steps, together)
 
 
-def test_a_node_of_which_a_pod_can_be_reached_is_not_lost() -> None:
+def test_node_with_a_reachable_pod_is_not_lost() -> None:
     async def steps(harness: Slow) -> None:
         harness.cluster.cut_off(*LEADER)
         harness.cluster.answers_s[harness.cluster.member("shard", 1).name] = float("inf")  # its process alone is slow

@@ -46,7 +46,7 @@ def job_spec_of(pod: Pod) -> JobSpec:
     return from_json(JobSpec, next(each["value"] for each in main["env"] if each["name"] == env.SPEC))
 
 
-async def test_the_next_operator_writes_what_the_jobs_image_reads(
+async def test_next_operator_writes_documents_that_the_jobs_image_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = await in_mid_run()

@@ -14,9 +14,9 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import ColumnStats, DataStats
 from cpr_contract.spec import DataSpec, EvaluationSpec, JobSpec, SnapshotSpec, StoreSpec
-from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.data.inspection import Distinct, inspect_files, inspect_job
 from cpr_trainer.errors import DataError
+from cprjob_bench.roles.samples import write_criteo_tsv
 from cprjob_serving.hashes import mix64
 from support.table_data import COLUMNS, FILES, FORMATS, TABLES, Click, as_text, clicks, spec, write
 

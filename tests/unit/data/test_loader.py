@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -34,8 +35,8 @@ class Numbers:
         self.prefetched.append(blocks.tolist())
 
 
-def loader(dataset: Numbers, *, rank: int = 0, trainers: int = 1, first_step: int = 1) -> Loader:
-    return Loader(dataset, ORDER, rank=rank, trainers=trainers, first_step=first_step)
+def loader(dataset: Numbers, *, rank: int = 0, trainers: int = 1, first_step: int = 1) -> closing[Loader]:
+    return closing(Loader(dataset, ORDER, rank=rank, trainers=trainers, first_step=first_step))
 
 
 def test_steps_come_in_order_with_their_batches() -> None:
@@ -113,7 +114,7 @@ def test_blocks_of_the_current_and_the_next_window_are_prefetched() -> None:
     windows = Windows(layout, 20, 10, 4)
     order = BatchOrder(60, 60, 10, 4, windows)
     dataset = Numbers(layout=layout)
-    with Loader(dataset, order, rank=0, trainers=1, first_step=3) as batches:
+    with closing(Loader(dataset, order, rank=0, trainers=1, first_step=3)) as batches:
         assert [step for step, _ in batches] == [3, 4, 5, 6]
         batches._prefetcher.submit(int).result()
         second, third = (windows.blocks_of(number, 0, 1).tolist() for number in (1, 2))

@@ -184,7 +184,7 @@ def test_interrupted_block_is_read_again_from_its_start(
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize(("change", "message"), [("gone", "is not there any more"), ("changed", "has changed")])
-def test_a_file_that_is_gone_or_has_changed_is_no_outage(
+def test_deleted_or_changed_file_is_no_outage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, change: str, message: str
 ) -> None:
     client, _, dataset = remote(ending, tmp_path, monkeypatch)

@@ -7,10 +7,10 @@ import pytest
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import DataSpec
-from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import DataError
+from cprjob_bench.roles.samples import write_criteo_tsv
 from support.oracle import exact_auc
 from support.plain_batches import single_ids
 from support.table_data import assert_same, read

@@ -62,7 +62,7 @@ def main(**fields: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("role", ["trainers", "shards"])
-def test_part_of_a_template_without_effect_is_named_with_what_to_write(
+def test_ineffective_part_of_a_template_is_named_with_a_remedy(
     role: str, template: dict[str, Any], field: str, remedy: str
 ) -> None:
     document = edited({f"spec.{role}.template": {"spec": template}})

@@ -61,7 +61,7 @@ def test_two_trainers_and_four_shards_fit_on_three_nodes_of_two_cores(name: str)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_shard_may_hold_its_tables_and_what_a_process_needs(name: str) -> None:
+def test_memory_of_examples_fits_the_tables_and_the_process(name: str) -> None:
     """As in docs/operator.md: all tables on one shard, with the two moments of Adam, a quarter more, and 300 MiB."""
     document = yaml.safe_load((EXAMPLES / name).read_text("utf-8"))
     model = document["spec"]["model"]

@@ -134,7 +134,7 @@ def play(*names: str, server: FakeLeases, script: Callable[..., Awaitable[None]]
     run(main())
 
 
-def test_one_of_two_leads_and_the_other_stands_by() -> None:
+def test_one_of_two_is_elected_and_the_other_stands_by() -> None:
     async def script(a: Candidate, b: Candidate, *_: object) -> None:
         await asyncio.sleep(600)
         assert sorted([len(a.terms), len(b.terms)]) == [0, 1]
@@ -148,16 +148,16 @@ def test_one_of_two_leads_and_the_other_stands_by() -> None:
     play("a", "b", server=server, script=script)
 
 
-def test_dead_leader_is_followed_after_its_lease_was_observed_unchanged_for_its_duration() -> None:
+def test_dead_operator_is_followed_after_its_lease_was_observed_unchanged_for_its_duration() -> None:
     async def script(a: Candidate, b: Candidate, first: asyncio.Task[None], second: asyncio.Task[None]) -> None:
         await asyncio.sleep(60)
-        leader, task, other = (a, first, b) if a.terms else (b, second, a)
+        elected, task, other = (a, first, b) if a.terms else (b, second, a)
         task.cancel()
         died, renewed = now(), server.writes[-1][0]
         while not other.terms:  # noqa: ASYNC110 -- there is no event to wait for
             await asyncio.sleep(0.01)
         assert renewed + TIMING.lease_s <= now() <= died + TIMING.lease_s + 2.5
-        assert not leader.leads
+        assert not elected.leads
         assert server.lease is not None
         assert (server.lease.holder, server.lease.transitions) == (other.name, 1)
 
@@ -165,23 +165,23 @@ def test_dead_leader_is_followed_after_its_lease_was_observed_unchanged_for_its_
     play("a", "b", server=server, script=script)
 
 
-def test_a_leader_that_is_cut_off_ends_its_term_before_another_begins() -> None:
+def test_partitioned_operator_ends_its_term_before_another_begins() -> None:
     async def script(a: Candidate, b: Candidate, *_: object) -> None:
         await asyncio.sleep(30)
-        leader, other = (a, b) if a.leads else (b, a)
-        server.cut_off.add(leader.name)
+        elected, other = (a, b) if a.leads else (b, a)
+        server.cut_off.add(elected.name)
         ended = 0.0
         while not other.terms:
-            ended = ended or (0.0 if leader.leads else now())
+            ended = ended or (0.0 if elected.leads else now())
             await asyncio.sleep(0.01)
         assert 0 < ended < now() - 1
         with pytest.raises(NotLeadingError):
-            leader.terms[-1].check()
-        assert "could not be renewed" in leader.lost[-1]
+            elected.terms[-1].check()
+        assert "could not be renewed" in elected.lost[-1]
         server.cut_off.clear()
         await asyncio.sleep(60)
         assert other.leads
-        assert len(leader.terms) == 1
+        assert len(elected.terms) == 1
 
     server = FakeLeases()
     play("a", "b", server=server, script=script)
@@ -210,14 +210,14 @@ def test_a_short_outage_changes_nothing_and_a_long_one_only_pauses(error: Except
 def test_a_lease_that_is_deleted_or_written_over_is_noticed() -> None:
     async def script(a: Candidate, b: Candidate, *_: object) -> None:
         await asyncio.sleep(30)
-        leader, other = (a, b) if a.leads else (b, a)
+        elected, other = (a, b) if a.leads else (b, a)
         server.lease = None
         await asyncio.sleep(20)
-        assert leader.leads, "it is the first to find out"
+        assert elected.leads, "it is the first to find out"
         assert not other.terms
-        server.write(replace(server.lease or NONE, holder="somebody"))
+        server.write(replace(server.lease or NONE, holder="another"))
         await asyncio.sleep(3)
-        assert (leader.leads, leader.lost) == (False, ["somebody holds it"])
+        assert (elected.leads, elected.lost) == (False, ["another holds it"])
 
     server = FakeLeases()
     play("a", "b", server=server, script=script)
@@ -239,10 +239,10 @@ def test_an_object_that_is_only_labelled_is_renewed_all_the_same() -> None:
 def test_a_lease_that_is_given_back_is_taken_at_once() -> None:
     async def script(a: Candidate, b: Candidate, first: asyncio.Task[None], second: asyncio.Task[None]) -> None:
         await asyncio.sleep(30)
-        leader, task, other = (a, first, b) if a.leads else (b, second, a)
+        elected, task, other = (a, first, b) if a.leads else (b, second, a)
         task.cancel()
-        await leader.elector.release(leader.terms[-1])
-        assert not leader.leads
+        await elected.elector.release(elected.terms[-1])
+        assert not elected.leads
         await asyncio.sleep(3)
         assert other.leads
 

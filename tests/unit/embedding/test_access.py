@@ -31,7 +31,7 @@ def test_each_sample_gets_its_own_rows_and_each_row_is_asked_for_once(ids: np.nd
     numbers = access.unique.numbers
     assert len(set(numbers.tolist())) == len(numbers)
     embeddings = access.embeddings(all_values()[torch.from_numpy(numbers)])
-    assert torch.equal(embeddings, all_values()[torch.from_numpy(PLACEMENT.numbers(ids))])
+    assert torch.equal(embeddings, all_values()[torch.from_numpy(ids + PLACEMENT.offsets)])
 
 
 @settings(deadline=None)

@@ -98,7 +98,7 @@ def test_vectors_and_gradients_are_those_of_torchs_own_bags(samples: Samples) ->
     torch.testing.assert_close(every, torch.cat([table.weight.grad for table in tables]))
 
 
-def test_bags_of_one_are_what_single_ids_are() -> None:
+def test_bags_of_one_equal_single_ids() -> None:
     ids = np.random.default_rng(1).integers(0, ROWS, (20, 3))
     ones = np.ones(20, np.int64)
     bags = Bags.of_columns([Column(ids[:, t].astype(np.int32), ones) for t in range(3)], np.array(MEANS))

@@ -62,7 +62,7 @@ def test_every_row_has_one_slot_in_its_band_and_slots_lead_back(
     assert sum(placement.size(shard) for shard in range(shards)) == sum(rows)
 
 
-def test_spans_are_the_places_on_one_shard_alone_whatever_the_number_of_shards() -> None:
+def test_spans_are_the_places_on_one_shard_alone_for_any_number_of_shards() -> None:
     numbers = np.arange(sum(ROWS))
     alone = Placement(ROWS, 1, BANDS).places(numbers)
     for shards in (1, 2, 5):
@@ -172,7 +172,7 @@ def test_the_layout_hash_depends_on_all_that_moves_values() -> None:
     assert layout_hash(model(rate=0.2)) == base
 
 
-def test_the_layout_tells_dims_apart_and_not_how_they_are_written() -> None:
+def test_layout_differs_by_dims_but_not_by_their_spelling() -> None:
     job = small_job(Path("unused"), dim=4)
     stated = {dims: layout_hash(with_dims(job, *dims).model) for dims in ((None,), (4, None), (8, 4), (4, 8), (8,))}
     assert stated[None,] == stated[4, None]

@@ -17,7 +17,7 @@ def push(step: int, size_bytes: int) -> Push:
 @pytest.mark.parametrize(
     ("size_bytes", "at_once"),
     [(1000, 8), (MIB, 4), (3 * MIB // 2, 2), (100 * MIB, 2)],
-    ids=["so many at most", "as many as fit", "no more than fit", "two in any case"],
+    ids=["at most that number", "as many as fit", "no more than fit", "two in any case"],
 )
 def test_pushes_on_their_way_are_bounded_by_number_and_by_size(size_bytes: int, at_once: int) -> None:
     outbox = Outbox()

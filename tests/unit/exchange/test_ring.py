@@ -87,7 +87,7 @@ def test_full_disk_is_reported_and_left_empty(tmp_path: Path, monkeypatch: pytes
     assert not list(tmp_path.iterdir())
 
 
-def test_the_next_process_finds_what_was_spilled_in_its_order(tmp_path: Path) -> None:
+def test_next_process_finds_spilled_pushes_in_their_order(tmp_path: Path) -> None:
     file, path = ResumeFile.new(), tmp_path / "pushes"
     ring, made = Ring(1 << 13, file, spill=Spill(path, 1 << 16, file)), []
     for step in range(1, 41):

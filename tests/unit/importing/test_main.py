@@ -15,12 +15,11 @@ from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import ImportRequest
 from cpr_contract.spec import ByNameSpec, JobSpec
 from cpr_trainer.checkpoint.anchor.pruning import needed_by
-from cpr_trainer.checkpoint.restore.by_name import ByName
 from cpr_trainer.checkpoint.restore.dense_loader import load_dense
 from cpr_trainer.checkpoint.restore.lineage import dense_start, shard_start
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.placement import Placement, layout_hash
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.importing import main
 from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
@@ -80,9 +79,7 @@ def restored(store: MemoryStore, spec: JobSpec, key: str, rules: ByNameSpec | No
     sums = np.zeros(next(table.rows for table in spec.model.tables if table.name == "user"), "f4")
     for index in range(spec.shards):
         local = LocalRows.of(spec, placement, index)
-        start = dense_start(
-            store, None, key, layout_hash(spec.model), ids=spec.model.table_ids, by_name=ByName.of(spec)
-        )
+        start = dense_start(store, spec, None)
         load_shard(store, shard_start(store, start, placement, index), local)
         for chunk in placement.rows_of(index):
             slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
@@ -138,7 +135,8 @@ def test_dense_network_is_imported_and_missing_layers_have_first_values(source: 
     request = replace(REQUEST, dense="ByName", missing="Initialise")
     imported = import_model(store, spec, request, stored(source | layers))
     assert imported.layers == len(layers) > 0
-    start = dense_start(store, None, imported.key, layout_hash(spec.model), ids=spec.model.table_ids)
+    spec = replace(spec, snapshots=replace(spec.snapshots, restore_from=imported.key))
+    start = dense_start(store, spec, None)
     replica = DenseReplica(spec.model, spec.data.seed + 1)
     replica.load(load_dense(store, start).tensors)
     for name, value in replica.model.state_dict().items():
@@ -220,12 +218,12 @@ def test_failed_import_leaves_the_objects_of_a_concurrent_one(source: dict[str, 
 
 
 def anything(_key: str) -> None:
-    """Have room for all objects."""
+    """Accept all objects."""
 
 
 def full(key: str) -> None:
-    """Have no room for an object."""
-    raise StoreFullError(f"The store is full: {key}.", "Make room.")
+    """Refuse an object: the store is full."""
+    raise StoreFullError(f"The store is full: {key}.", "Make space.")
 
 
 def test_anchor_is_written_last(source: dict[str, Tensor]) -> None:

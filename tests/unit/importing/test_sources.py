@@ -25,11 +25,10 @@ import cpr_trainer
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.importing import sources
-from cpr_trainer.importing.checkpoint_index import CheckpointIndex, IndexedTensor, Part
-from cpr_trainer.importing.dcp import open_checkpoint
+from cpr_trainer.importing.checkpoint_index import IndexedTensor, Part
 from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
 from cpr_trainer.importing.pickles import Global, PickleError, Record, decode
-from cpr_trainer.importing.sources import opened
+from cpr_trainer.importing.sources import open_checkpoint, opened
 from cpr_trainer.importing.tensors import SourceError
 from cpr_trainer.store import Uris, Version
 
@@ -125,9 +124,9 @@ class OfOnes:
 
     def __init__(self, *boxes: tuple[tuple[int, int], tuple[int, int]]) -> None:
         parts = tuple(Part(offsets, sizes, "part", 0, 1) for offsets, sizes in boxes)
-        self._index = CheckpointIndex((IndexedTensor("user", "float32", (4, 2), parts),))
+        self._index = (IndexedTensor("user", "float32", (4, 2), parts),)
 
-    def index(self, _metadata: bytes) -> CheckpointIndex:
+    def index(self, _metadata: bytes) -> tuple[IndexedTensor, ...]:
         return self._index
 
     def tensor(self, _part: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

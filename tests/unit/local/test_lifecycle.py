@@ -143,7 +143,7 @@ async def test_deleted_pod_ends_within_its_grace_and_is_shown_until_then(
     await until_deleted(cluster, job)
 
 
-async def test_a_signal_may_go_to_what_a_supervisor_has_forked(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_signal_may_reach_the_process_that_a_supervisor_forked(cluster: LocalCluster, tmp_path: Path) -> None:
     job = cluster.create_job(document("stored"))
     program = (
         "import os, time\n"

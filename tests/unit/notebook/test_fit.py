@@ -1,4 +1,4 @@
-"""A job trained in a notebook: what comes out, networks that are defined there, and what is told where it is wrong."""
+"""A job trained in a notebook: its result, networks that a cell defines, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_each_batch_is_scored_before_it_trains_and_held_out_rows_after_all(fitte
 
 
 def test_data_that_scores_takes_the_rows_of_the_values_that_were_trained(tmp_path: Path) -> None:
-    """Counted anew, its own most frequent value would have row 1, and the prediction of another user."""
+    """A new vocabulary would give row 1, and the prediction of another user, to its most frequent value."""
     (tmp_path / "clicks.csv").write_text("click,user\n" + "1,always\n1,always\n0,never\n" * 60)
     (tmp_path / "later.csv").write_text("click,user\n" + "0,never\n0,never\n1,always\n" * 20)
     columns = {"labels": ["click"], "categories": ["user"]}
@@ -77,7 +77,7 @@ def test_without_rows_held_out_there_is_no_score_of_them() -> None:
         (lambda model: model.batch([4000]), "numbered from 0 to 3999"),
     ],
 )
-def test_what_there_is_not_cannot_be_looked_up(fitted: Fitted, read: Callable[[Fitted], Any], says: str) -> None:
+def test_missing_table_row_or_batch_is_refused(fitted: Fitted, read: Callable[[Fitted], Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         read(fitted)
 
@@ -86,7 +86,7 @@ def test_a_network_defined_in_a_cell_is_trained() -> None:
     seen: list[ModelSpec] = []
 
     class Cell(nn.Module):
-        """A linear model whose dropout tells training from evaluation."""
+        """A linear model with dropout, so that training and evaluation differ."""
 
         def __init__(self, spec: ModelSpec, seed: int) -> None:
             super().__init__()
@@ -131,7 +131,7 @@ def test_a_network_that_is_none_is_refused_by_name() -> None:
         fit(spec(), network=nn.Linear(4, 1))
 
 
-def test_a_bar_is_shown_to_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     fit(spec(data__samples=300))
     assert capsys.readouterr().err == ""
     fit(spec(data__samples=300), progress=True)
@@ -154,7 +154,7 @@ def documented() -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
 
 
-def test_the_methods_in_the_documentation_are_what_is_asked_for() -> None:
+def test_documented_methods_return_losses_and_metrics() -> None:
     methods: dict[str, Any] = {"torch": torch, "F": nn.functional}
     for cell in documented():
         if cell.startswith("def "):

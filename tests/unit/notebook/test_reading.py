@@ -1,4 +1,4 @@
-"""What `fit` reads is what the operator reads, but for what one process has no use for."""
+"""`fit` reads manifests as the operator does, except fields that one process does not use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wrong_fields(source: Any) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_a_manifest_means_what_it_means_to_the_operator(path: Path) -> None:
+def test_manifest_is_read_as_by_the_operator(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
     if "restoreFrom" in document["spec"]:
         assert wrong_fields(path) == ("spec.restoreFrom",)
@@ -48,7 +48,7 @@ def test_a_manifest_means_what_it_means_to_the_operator(path: Path) -> None:
         assert read_job(str(path), own_network=False) == job_of(document)
 
 
-def test_what_only_many_machines_need_may_be_left_out() -> None:
+def test_fields_of_clusters_are_optional() -> None:
     full, found = job_of(edited({})), read({})
     assert (found.model, found.data, found.precision) == (full.model, full.data, full.precision)
 
@@ -62,7 +62,7 @@ def test_nothing_that_was_left_out_breaks_a_rule(edits: Edits) -> None:
     read(edits)
 
 
-def test_what_is_stated_stays_and_the_callers_values_are_not_touched() -> None:
+def test_given_values_stay_and_the_callers_objects_are_unchanged() -> None:
     spec = edited(UNUSED | {"spec.shards": {"replicas": 3}})["spec"]
     spec["snapshots"] = {"store": {"endpoint": "https://store", "region": "here"}}
     before = copy.deepcopy(spec)
@@ -71,7 +71,7 @@ def test_what_is_stated_stays_and_the_callers_values_are_not_touched() -> None:
     assert spec == before
 
 
-def test_every_wrong_field_is_told_as_validate_tells_it(tmp_path: Path) -> None:
+def test_wrong_fields_are_reported_as_by_validate(tmp_path: Path) -> None:
     document = edited({"spec.model.embedding_dim": 8, "spec.model.tables.1.rows": "5", "spec.image": ""})
     expected = validate(document)
     assert len(expected) == 3
@@ -95,7 +95,7 @@ def test_every_wrong_field_is_told_as_validate_tells_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_object_is_told_by_its_field(spec: Document, fields: tuple[str, ...]) -> None:
+def test_value_that_is_no_object_is_refused_by_its_field(spec: Document, fields: tuple[str, ...]) -> None:
     assert wrong_fields(spec) == fields
 
 
@@ -104,13 +104,13 @@ def test_what_is_no_object_is_told_by_its_field(spec: Document, fields: tuple[st
     [("", ("",)), ("- 1", ("",)), ("spec: 3", ("apiVersion", "kind", "metadata", "spec"))],
     ids=["empty", "list", "no manifest"],
 )
-def test_a_file_that_is_no_manifest_is_told(tmp_path: Path, text: str, fields: tuple[str, ...]) -> None:
+def test_file_without_a_manifest_is_refused(tmp_path: Path, text: str, fields: tuple[str, ...]) -> None:
     manifest = tmp_path / "job.yaml"
     manifest.write_text(text)
     assert wrong_fields(manifest) == fields
 
 
-def test_training_goes_on_from_nothing() -> None:
+def test_restore_sources_are_refused() -> None:
     with pytest.raises(InvalidSpecError, match=r"spec.snapshots.restoreFrom: .* initial values; remove it"):
         read({"spec.snapshots": {"restoreFrom": "key"}})
     with pytest.raises(InvalidSpecError, match=r"spec.restoreFrom: fit starts from initial values; remove it"):

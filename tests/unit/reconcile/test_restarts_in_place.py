@@ -216,7 +216,7 @@ async def test_container_restart_that_the_shard_reports_first_counts_once(
     assert found == last
 
 
-async def test_container_restarts_and_process_restarts_are_told_apart() -> None:
+async def test_container_restarts_and_process_restarts_are_distinguished() -> None:
     _, found = ends(with_container_ends(await with_process_counts(1, 4, 1), 1), 1)
     assert found == [(1, "Crashed"), (2, "Crashed"), (3, "OOMKilled")]
 

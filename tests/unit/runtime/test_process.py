@@ -160,7 +160,7 @@ def test_termination_message_is_never_too_long(tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("letter", ["a", "\u00e4", "\U0001f600", '"'])
-def test_a_long_message_keeps_what_fits(tmp_path: Path, letter: str) -> None:
+def test_long_message_is_cut_to_its_limit(tmp_path: Path, letter: str) -> None:
     end_with(tmp_path / "word", Problem("Reason", letter * 9000, "remedy"), ExitCode.INTERNAL)
     assert 4096 - 24 <= (tmp_path / "word").stat().st_size <= 4096
 

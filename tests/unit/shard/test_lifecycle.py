@@ -230,7 +230,7 @@ def test_shard_steps_aside(changes: dict[str, int]) -> None:
     assert Harness().follow(2, **changes) == Ending(ExitCode.SUPERSEDED)
 
 
-def test_a_flush_saves_what_changed_and_ends_with_its_reference() -> None:
+def test_flush_saves_changed_rows_and_ends_with_its_reference() -> None:
     harness = Harness()
     harness.answer(RESTORED, ShardState.READY)
     harness.push(5, 6)

@@ -167,7 +167,7 @@ def test_a_ping_may_announce_a_cut_that_is_complete() -> None:
     assert len(marks) == 1, "a cut is taken once"
 
 
-def test_a_newer_cut_sets_free_what_an_older_one_held() -> None:
+def test_newer_cut_releases_pushes_held_by_an_older_one() -> None:
     _service, (one, two), marks = serving(trainers=2)
     two.pushes(1, cut_step=2)
     one.pushes(1, cut_step=2)

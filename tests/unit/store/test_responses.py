@@ -77,7 +77,7 @@ def test_status_decides_without_a_known_code(status: int, method: str, key: str,
     assert error.remedy
 
 
-def test_missing_ability_names_the_header_and_what_some_servers_offer() -> None:
+def test_missing_ability_names_the_header_and_some_servers_alternative() -> None:
     headers = ("X-Amz-Checksum-Crc32c",)
     error = store_error(
         replace(ABOUT, method="PUT", headers=headers), ErrorResponse(501, "NotImplemented", "A header.", {})
@@ -87,7 +87,7 @@ def test_missing_ability_names_the_header_and_what_some_servers_offer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/xml", "text/xml", "text/plain", ""])
-def test_error_document_is_read_whatever_its_type(kind: str) -> None:
+def test_error_document_of_any_content_type_is_read(kind: str) -> None:
     document = ERROR % b"NoSuchKey"
     assert isinstance(read_error(ABOUT, answer(404, document, {"Content-Type": kind})), MissingError)
 

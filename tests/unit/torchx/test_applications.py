@@ -138,7 +138,7 @@ def test_phases_have_states_and_only_final_ones_are_terminal() -> None:
         ("Succeeded", AppState.SUCCEEDED),
     ],
 )
-def test_suspended_job_is_cancelled_when_its_pods_are_gone(phase: str, expected: AppState) -> None:
+def test_suspended_job_is_cancelled_once_its_pods_are_deleted(phase: str, expected: AppState) -> None:
     assert state(job(suspend=True, phase=phase)) == expected
 
 

@@ -62,7 +62,7 @@ def test_leader_logs_every_ten_seconds_and_at_the_end_and_a_follower_opens_nothi
     assert [samples for samples, _ in tracker.logged] == [2000, 2500]
     report = replace(REPORT, samples=5000)
     tracked.log_if_due(122.0)
-    assert [samples for samples, _ in tracker.logged][2:] == [5000], "nobody waits when all is trained"
+    assert [samples for samples, _ in tracker.logged][2:] == [5000], "no thread waits when all is trained"
     report = ENDED
     tracked.close()
     assert [samples for samples, _ in tracker.logged][3:] == []
@@ -84,7 +84,7 @@ def test_failing_tracker_stops_neither_training_nor_the_others_and_is_retried(
     tracked.close()
     assert [samples for samples, _ in broken.logged] == [3000]
     assert [samples for samples, _ in whole.logged] == [1000, 2000, 3000]
-    assert whole.closed is False, "the job goes on elsewhere"
+    assert whole.closed is False, "the job continues elsewhere"
 
 
 def test_hanging_tracker_is_abandoned_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

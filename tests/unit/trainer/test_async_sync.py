@@ -167,7 +167,7 @@ def test_copies_are_averaged_without_a_wait(
         member.step()
     assert [float(member.parameters[0]) for member in members] == [1.5, 3.0, 4.5], "half way to the mean, 3"
     assert [member.state.averaging.sync_gap for member in members] == [GAP_STEPS + 1] * 3  # type: ignore[union-attr]
-    eventually(lambda: members[0].state.reached == GAP_STEPS, "the leader knows what all have reached")
+    eventually(lambda: members[0].state.reached == GAP_STEPS, "the leader has the step that all have reached")
     assert members[0].state.samples == 100 * GAP_STEPS
 
 
@@ -198,8 +198,8 @@ def test_lost_member_stops_no_other(made: list[Member], kind: DenseSync, device:
             member.step()
     for member in members[:2]:
         eventually(synced(member), "those who are left are averaged")
-    eventually(lambda: members[0].group.missing() == (2,), "the leader says who is missing")
-    assert members[0].state.reached == 0, "what nobody knows of is not reached"
+    eventually(lambda: members[0].group.missing() == (2,), "the leader names the missing trainers")
+    assert members[0].state.reached == 0, "a step that no trainer has reported is not reached"
 
 
 def test_averaging_round_does_not_wait_for_a_late_copy(made: list[Member]) -> None:
@@ -283,7 +283,7 @@ def test_result_is_the_mean_of_the_last_copies(made: list[Member]) -> None:
     members = met(made)
     for member in members:
         member.parameters.fill_(3.0 * member.rank)
-        assert not members[0].group.conclude(), "somebody trains"
+        assert not members[0].group.conclude(), "a trainer trains"
         for _ in range(LAST_STEP):
             member.step()
         member.halt()

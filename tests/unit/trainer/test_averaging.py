@@ -70,7 +70,7 @@ def bmuf(a: float = 0.5, momentum: float = 0.5, eta: float = 0.5) -> list[Vector
 
 
 def product(kind: DenseSync) -> list[Tensor]:
-    """The same story with the product's parts, in the order in which they run."""
+    """The same computation with the product's classes, in the order of a run."""
     w = [torch.tensor(first()) for _ in range(TRAINERS)]
     combiner = combiner_of(kind, w[0])
 

@@ -49,7 +49,7 @@ def _join(table: _Table, rank: int, members: int, pairs: PairProofs) -> Exceptio
 @pytest.mark.parametrize(
     "other", [PAIRS, replace(PAIRS, key=b"guess"), replace(PAIRS, generation=2), replace(PAIRS, group=2)]
 )
-def test_members_sum_only_with_those_who_prove_the_key_for_the_group(other: PairProofs) -> None:
+def test_members_sum_only_with_peers_that_prove_the_groups_key(other: PairProofs) -> None:
     table = _Table(3)
     with ThreadPoolExecutor(3) as threads:
         ends = [threads.submit(_join, table, rank, 3, other if rank == 1 else PAIRS) for rank in range(3)]

@@ -4,7 +4,7 @@ from cpr_trainer.trainer.control import PauseDetector
 
 
 def test_late_tick_is_a_pause_and_a_punctual_one_is_not() -> None:
-    times = iter((0.0, 0.05, 0.5, 0.55, 10.6, 10.65, 10.7))  # a loaded machine, and ten seconds of standstill
+    times = iter((0.0, 0.05, 0.5, 0.55, 10.6, 10.65, 10.7))  # a loaded machine, and a pause of ten seconds
     pause_detector = PauseDetector(lambda: next(times))
     for _ in range(2):
         pause_detector.tick()

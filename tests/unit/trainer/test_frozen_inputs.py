@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import DataManifest, data_key, workers_key
+from cpr_contract.manifests import DataManifest, WorkersManifest, data_key, workers_key
 from cpr_contract.spec import DataSpec
-from cpr_trainer.checkpoint.format.records import read_data, read_workers, restore_frozen
+from cpr_trainer.checkpoint.format.records import read_frozen, restore_frozen
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.files import Block, Index, SourceFile
 from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, manifest_of_indices, open_dataset
@@ -191,13 +191,13 @@ def test_follower_waits_for_the_leader_and_replaces_a_dead_one(bucket: Bucket, m
 
     def poll_interrupts() -> None:
         nonlocal leads, polls
-        assert read_data(bucket.store, "uid") is None
+        assert read_frozen(bucket.store, DataManifest, data_key("uid")) is None
         polls += 1
         leads = polls > 3  # by a newer roster
 
     dataset, _ = bucket.open(spec("CSV", URI), lambda: leads, poll_interrupts)
     assert (polls > 3, dataset.layout.rows) == (True, 400)
-    assert read_data(bucket.store, "uid") is not None
+    assert read_frozen(bucket.store, DataManifest, data_key("uid")) is not None
 
 
 def test_vocabulary_is_built_once_and_read_by_later_processes(bucket: Bucket) -> None:
@@ -253,7 +253,7 @@ def test_leader_that_dies_during_a_measurement_leaves_nothing() -> None:
 
     with pytest.raises(Terminated):
         FrozenInputs("uid", None, lambda: True, _die).freeze_workers(store, measure)
-    assert read_workers(store, "uid") is None
+    assert read_frozen(store, WorkersManifest, workers_key("uid")) is None
 
 
 def test_faster_one_of_two_leaders_decides() -> None:
@@ -270,7 +270,7 @@ def test_faster_one_of_two_leaders_decides() -> None:
     store.delete([workers_key("uid")])
     for _ in range(2):
         restore_frozen(store, inputs.workers)
-    found = read_workers(store, "uid")
+    found = read_frozen(store, WorkersManifest, workers_key("uid"))
     assert found is not None
     assert (found.workers, found.threads) == (4, 8), "what was lost with its bucket comes again"
 

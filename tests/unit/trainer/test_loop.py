@@ -18,7 +18,7 @@ from cpr_trainer.exchange import Exchange
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.store import open_store
-from cpr_trainer.trainer.allreduce.group import SoloGroup
+from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.compute import set_threads
 from cpr_trainer.trainer.control import PollInterrupts, RosterChanged
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
@@ -54,7 +54,7 @@ class _Signals:
     poll_interrupts = poll_roster
 
 
-class _TrainedOn(SoloGroup):
+class _TrainedOn(Group):
     """A group that trained, and then is rolled back."""
 
     def __init__(self, status: StatusPublisher) -> None:

@@ -129,7 +129,7 @@ def test_values_are_converted_without_a_copy(of: torch.dtype, travels_as: type) 
     assert float(back[1, 2]) == 7.0
 
 
-def test_bits_of_bfloat16_are_kept() -> None:
+def test_bfloat16_values_are_bit_exact() -> None:
     values = torch.randn(5, 3)
     assert np.array_equal(as_array(values.bfloat16()), narrow(values.numpy()))
     assert torch.equal(as_tensor(narrow(values.numpy())).float(), torch.from_numpy(widen(narrow(values.numpy()))))

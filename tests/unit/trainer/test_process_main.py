@@ -14,7 +14,7 @@ def test_threads_come_from_the_environment_or_the_processors(stated: str, expect
 
 
 @pytest.mark.parametrize("role", ["trainer", "shard"])
-def test_a_process_without_its_environment_says_what_is_missing(role: str, tmp_path: Path) -> None:
+def test_missing_environment_variable_is_named(role: str, tmp_path: Path) -> None:
     termination = tmp_path / "termination"
 
     assert main([role], {env.TERMINATION_FILE: str(termination), "OMP_NUM_THREADS": "1"}) == ExitCode.BAD_SPEC

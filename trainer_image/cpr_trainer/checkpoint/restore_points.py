@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from cpr_contract.manifests import DenseManifest, ManifestRef, Part, RestoreRecord, ShardManifest
@@ -126,22 +127,22 @@ def points_with_saves(inventory: Inventory) -> tuple[tuple[Point, frozenset[str]
 
     Saves of several shards make one point if they are of one step and kind; an anchor's are those that it names.
     """
-    found = [_dense_point(held, inventory) for held in inventory.dense.values()]
+    found = []
+    for anchor in inventory.dense.values():
+        named = [ref.key for ref in anchor.manifest.shards]
+        shards = [inventory.shards[key] for key in named if key in inventory.shards]
+        point, needs = _point(anchor, "Anchor" if named else "Dense", shards, inventory)
+        found.append((point, needs.union(named)))
     anchored = {ref.key for held in inventory.dense.values() for ref in held.manifest.shards}
-    groups: dict[tuple[str, int, int, str], list[ListedSave[ShardManifest]]] = defaultdict(list)
+    groups: dict[tuple[str, int, int, PointKind], list[ListedSave[ShardManifest]]] = defaultdict(list)
     for held in inventory.shards.values():
         if held.ref.key not in anchored:
             m = held.manifest
-            groups[m.job_uid, m.generation, m.step, m.kind].append(held)
-    found += [_point(group[0], _kind(group[0].manifest), group, inventory) for group in groups.values()]
-    return tuple(sorted(found, key=lambda each: _place(each[0])))
-
-
-def _dense_point(held: ListedSave[DenseManifest], inventory: Inventory) -> tuple[Point, frozenset[str]]:
-    named = [ref.key for ref in held.manifest.shards]
-    shards = [inventory.shards[key] for key in named if key in inventory.shards]
-    point, needs = _point(held, "Anchor" if named else "Dense", shards, inventory)
-    return point, needs.union(named)
+            groups[m.job_uid, m.generation, m.step, "Cut" if m.kind == "Anchor" else m.kind].append(held)
+    for (*_, kind), group in groups.items():
+        found.append(_point(group[0], kind, group, inventory))
+    place = attrgetter("job_uid", "generation", "step", "written_s", "key")
+    return tuple(sorted(found, key=lambda each: place(each[0])))
 
 
 def _point(
@@ -167,92 +168,58 @@ def _point(
     return point, frozenset(bases | saves.keys())
 
 
-def _kind(manifest: ShardManifest) -> PointKind:
-    return "Cut" if manifest.kind == "Anchor" else manifest.kind
-
-
-def _place(point: Point) -> tuple[str, int, int, float, str]:
-    return point.job_uid, point.generation, point.step, point.written_s, point.key
-
-
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    """A damage, and the manifest that it contradicts."""
-
-    manifest: str
-    damage: Damage
-
-
 def verify(store: Store, inventory: Inventory, job_uid: str | None, model: ModelSpec | None) -> Verification:
     """Read every object of every save once. Raises StoreError.
 
     Without a model all saves of a job have to be of one layout, that of its newest.
     """
-    found = [_Finding(damage.key, damage) for damage in inventory.damaged]
-    found += _check_dense(inventory, model)
-    found += _check_shards(inventory, model)
     saves = _saves(inventory)
+    # Each damage with the key of the manifest that it contradicts.
+    found = [(damage.key, damage) for damage in inventory.damaged]
+    found += [(held.ref.key, damage) for held in saves for damage in _check_manifest(held, inventory, model)]
     parts = [(held, part) for held in saves for part in held.manifest.parts]
     checked = in_parallel(lambda item: _check_part(store, item[0].manifest, item[1], model), parts)
-    found += [_Finding(held.ref.key, damage) for (held, _), damage in zip(parts, checked, strict=True) if damage]
+    found += [(held.ref.key, damage) for (held, _), damage in zip(parts, checked, strict=True) if damage]
     if found:  # a training job prunes its saves, manifests first: deleted ones are no damage
         there = list_jobs(store, job_uid)
-        found = [finding for finding in found if finding.manifest in there]
-    damaged_folders = {_folder(finding.damage.key) for finding in found}
+        found = [(manifest, damage) for manifest, damage in found if manifest in there]
+    damaged_folders = {_folder(damage.key) for _, damage in found}
     points = points_with_saves(inventory)
     return Verification(
         points=tuple(point for point, _ in points),
-        damaged=tuple(dict.fromkeys(finding.damage for finding in found)),
+        damaged=tuple(dict.fromkeys(damage for _, damage in found)),
         unusable=tuple(point.key for point, needs in points if not damaged_folders.isdisjoint(map(_folder, needs))),
         objects=len(parts) + len(saves) + len(inventory.damaged),
         size_bytes=sum(part.size_bytes for _, part in parts),
     )
 
 
-def _check_dense(inventory: Inventory, model: ModelSpec | None) -> Iterator[_Finding]:
-    for held in inventory.dense.values():
-        yield from _check_place(held, inventory, model)
-        for ref in held.manifest.shards:
-            yield from _check_named(held.ref.key, ref, inventory)
-        yield from _check_cover(held, inventory, model)
-
-
-def _check_shards(inventory: Inventory, model: ModelSpec | None) -> Iterator[_Finding]:
-    for held in inventory.shards.values():
-        yield from _check_place(held, inventory, model)
-        for ref in held.manifest.chain:
-            yield from _check_named(held.ref.key, ref, inventory)
-            base = inventory.shards.get(ref.key)
-            if base is not None and base.manifest.spans != held.manifest.spans:
-                damage = Damage(ref.key, f"places {_spans_text(held.manifest)}", f"places {_spans_text(base.manifest)}")
-                yield _Finding(held.ref.key, damage)
-
-
-def _check_place(
+def _check_manifest(
     held: ListedSave[ShardManifest] | ListedSave[DenseManifest], inventory: Inventory, model: ModelSpec | None
-) -> Iterator[_Finding]:
-    """Yield the damage of a manifest with another key than its own, or of another layout."""
+) -> Iterator[Damage]:
+    """Yield the damages of a manifest: another key than its own, another layout, and saves that it names in vain."""
     manifest, key = held.manifest, held.ref.key
     place = place_of(manifest).manifest
     if place != key:
-        yield _Finding(key, Damage(key, f"the manifest of {key}", f"the manifest of {place}"))
+        yield Damage(key, f"the manifest of {key}", f"the manifest of {place}")
     layout = _newest_layout(inventory, manifest.job_uid) if model is None else layout_hash(model)
     if manifest.layout != layout:
-        yield _Finding(key, Damage(key, f"layout {layout}", f"layout {manifest.layout}"))
+        yield Damage(key, f"layout {layout}", f"layout {manifest.layout}")
+    for ref in manifest.chain if isinstance(manifest, ShardManifest) else manifest.shards:
+        found = inventory.shards.get(ref.key)
+        if found is not None and found.ref.digest != ref.digest:
+            yield Damage(ref.key, f"SHA-256 {ref.digest}", f"SHA-256 {found.ref.digest}")
+        elif ref.key not in inventory.entries:
+            yield Damage(ref.key, f"SHA-256 {ref.digest}", _NOTHING)
+        if isinstance(manifest, ShardManifest) and found is not None and found.manifest.spans != manifest.spans:
+            yield Damage(ref.key, f"places {_spans_text(manifest)}", f"places {_spans_text(found.manifest)}")
+    if isinstance(manifest, DenseManifest):
+        yield from _check_cover(manifest, key, inventory, model)
 
 
-def _check_named(by: str, ref: ManifestRef, inventory: Inventory) -> Iterator[_Finding]:
-    """Yield the damage of a manifest, named by another one, that is missing or has another digest."""
-    found = inventory.shards.get(ref.key)
-    if found is not None and found.ref.digest != ref.digest:
-        yield _Finding(by, Damage(ref.key, f"SHA-256 {ref.digest}", f"SHA-256 {found.ref.digest}"))
-    elif ref.key not in inventory.entries:
-        yield _Finding(by, Damage(ref.key, f"SHA-256 {ref.digest}", _NOTHING))
-
-
-def _check_cover(held: ListedSave[DenseManifest], inventory: Inventory, model: ModelSpec | None) -> Iterator[_Finding]:
+def _check_cover(anchor: DenseManifest, key: str, inventory: Inventory, model: ModelSpec | None) -> Iterator[Damage]:
     """Yield the damage of an anchor without a shard for each place. Missing shards are reported elsewhere."""
-    found = [inventory.shards.get(ref.key) for ref in held.manifest.shards]
+    found = [inventory.shards.get(ref.key) for ref in anchor.shards]
     manifests = [shard.manifest for shard in found if shard is not None]
     if not manifests or len(manifests) < len(found):
         return
@@ -263,8 +230,7 @@ def _check_cover(held: ListedSave[DenseManifest], inventory: Inventory, model: M
         spans.append((total, total))
     for (_, end), (start, _) in pairwise(spans):
         if start != end:
-            damage = Damage(held.ref.key, f"saves of shards with place {end} next", f"place {start}")
-            yield _Finding(held.ref.key, damage)
+            yield Damage(key, f"saves of shards with place {end} next", f"place {start}")
 
 
 def _check_part(

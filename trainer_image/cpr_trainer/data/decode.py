@@ -169,33 +169,26 @@ def _last(lists: Any, lengths: Ints, most: int | None) -> tuple[Any, Ints, NDArr
 
 def _single_ids(column: Any, used: Input) -> Int32s:
     """Return the row in its table of each cell, int32 [n], `NO_ROW` if it has none: each text is looked up once."""
-    if used.table.ids == "RowNumber" and pa.types.is_integer(column.type):
-        found = [rows_of_integers(chunk, used.table) for chunk in column.chunks]
-    else:
-        found = [_rows_of_chunk(chunk, used) for chunk in column.chunks]
-    return np.concatenate([np.empty(0, np.int64), *found]).astype(np.int32)
-
-
-def _rows_of_chunk(chunk: Any, used: Input) -> Ints:
-    """Return the rows of an array of texts or numbers, int64 [n]: a null is the empty text."""
-    coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-    texts, wrong = canonical(coded.dictionary) if used.integers else (as_texts(coded.dictionary), None)
-    known = _look_up(pa.concat_arrays([texts, pa.array([b""])]), used)
-    if wrong is not None:
-        known[:-1][wrong] = NO_ROW
-    rows: Ints = known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
-    return rows
-
-
-def _look_up(texts: Any, used: Input) -> Ints:
-    target = used.table
-    if target.ids == "RowNumber":
-        return rows_of_texts(texts, target)
-    cells = Cells.of_arrow(texts)
-    if used.vocabulary is None:
-        return table_rows(hashes(cells, target.ids, target.hash_seed), target.rows)
-    rows = used.vocabulary.rows(cells)
-    return np.where(rows == NO_ROW, DEFAULT_ROW, rows) if target.out_of_range == "DefaultRow" else rows
+    target, found = used.table, [np.empty(0, np.int64)]
+    for chunk in column.chunks:
+        if target.ids == "RowNumber" and pa.types.is_integer(chunk.type):
+            found.append(rows_of_integers(chunk, target))
+            continue
+        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        texts, wrong = canonical(coded.dictionary) if used.integers else (as_texts(coded.dictionary), None)
+        with_absent = pa.concat_arrays([texts, pa.array([b""])])  # A null is the empty text.
+        if target.ids == "RowNumber":
+            known = rows_of_texts(with_absent, target)
+        elif used.vocabulary is not None:
+            known = used.vocabulary.rows(Cells.of_arrow(with_absent))
+            if target.out_of_range == "DefaultRow":
+                known[known == NO_ROW] = DEFAULT_ROW
+        else:
+            known = table_rows(hashes(Cells.of_arrow(with_absent), target.ids, target.hash_seed), target.rows)
+        if wrong is not None:
+            known[:-1][wrong] = NO_ROW
+        found.append(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
+    return np.concatenate(found).astype(np.int32)
 
 
 def _expected_id(used: Input) -> str:
@@ -253,7 +246,9 @@ def split_bags(column: Any, separator: str | None) -> tuple[Any, Ints, Presence]
     ids, lengths, sizes, masks = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
     for chunk in column.chunks:
         every, of_bags = _flatten(chunk, separator)
-        present = _present(every)
+        cells = every.dictionary_decode() if pa.types.is_dictionary(every.type) else every
+        filled = pc.greater(pc.binary_length(cells).fill_null(0), 0) if is_text(cells.type) else cells.is_valid()
+        present = filled.to_numpy(zero_copy_only=False)
         before = np.concatenate(([0], np.cumsum(present, dtype=np.int64)))
         ends = np.cumsum(of_bags)
         lengths.append(before[ends] - before[ends - of_bags])
@@ -272,14 +267,6 @@ def _flatten(chunk: Any, separator: str | None) -> tuple[Any, Ints]:
         lists = pc.split_pattern(coded.dictionary, pattern=separator).take(coded.indices)
     sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return lists.flatten(), sizes
-
-
-def _present(cells: Any) -> Any:
-    """Return a mask of the cells that are neither null nor the empty text, bool [n]."""
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
-    present = pc.greater(pc.binary_length(cells).fill_null(0), 0) if is_text(cells.type) else cells.is_valid()
-    return present.to_numpy(zero_copy_only=False)
 
 
 def _weights_of(
@@ -373,12 +360,8 @@ def _add_errors(  # noqa: PLR0913, PLR0917 -- the parts of one sentence
     wrong: bool [k], one for each cell. rows: int64 [k], the row of each cell; None if there is one in each row.
     """
     for place in np.flatnonzero(wrong).tolist():
-        row = place if rows is None else int(rows[place])
-        errors.setdefault(row, f"{what} is {_shown(cells[place].as_py())}, not {expected}")
-
-
-def _shown(value: object) -> str:
-    """Return a cell for a message, cut to 40 bytes."""
-    if isinstance(value, bytes):
-        value = value[:_MAX_SHOWN_BYTES].decode("utf-8", "backslashreplace")
-    return "empty" if value in {None, ""} else repr(value)[: _MAX_SHOWN_BYTES + 2]
+        row, value = place if rows is None else int(rows[place]), cells[place].as_py()
+        if isinstance(value, bytes):
+            value = value[:_MAX_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+        shown = "empty" if value in {None, ""} else repr(value)[: _MAX_SHOWN_BYTES + 2]
+        errors.setdefault(row, f"{what} is {shown}, not {expected}")

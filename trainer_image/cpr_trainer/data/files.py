@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import finalize
 
 from cpr_trainer.errors import DataError, TrainerError, printable
@@ -35,22 +35,6 @@ _OTHER_FORMATS = (
 )
 _MAX_OPEN = 8
 _MAX_CAUSE_LETTERS = 300
-
-
-class Files(Protocol):
-    """The storage of data. Safe to use from several threads."""
-
-    def find(self, uri: str) -> tuple[str, ...]:
-        """Return the URIs of the files that `uri` names, sorted: one file, all below a prefix, or those of a glob.
-
-        Raises DataError if there is none.
-        """
-
-    def version(self, uri: str) -> Version:
-        """Return the current version of a file. Raises DataError if it is not there."""
-
-    def open(self, uri: str, version: Version) -> BinaryIO:
-        """Open a file of that version to read, with seek. Raises DataError, also later, if it is gone or differs."""
 
 
 @dataclass(frozen=True, slots=True)

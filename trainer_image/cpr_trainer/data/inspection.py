@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -14,32 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cpr_contract.codec import to_json
-from cpr_contract.model import TableSpec
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
-from cpr_trainer.arrays import Ints
-from cpr_trainer.data.dataset import Layout
 from cpr_trainer.data.decode import decode, split_bags
-from cpr_trainer.data.files import CORRECT_COLUMNS, Files, Format, Index, content_errors
-from cpr_trainer.data.open import (
-    evaluation_data,
-    files_of,
-    find_vocabularies,
-    format_of,
-    index_data,
-    with_vocabularies,
-)
+from cpr_trainer.data.files import CORRECT_COLUMNS, Format, Index, content_errors
+from cpr_trainer.data.open import evaluation_data, files_of, format_of, index_data, with_vocabularies
 from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.reader import index_files, layout_of
-from cpr_trainer.data.schema import CRITEO_NAMES, Columns, Input, columns_of, is_number, is_text
+from cpr_trainer.data.schema import CRITEO_NAMES, Columns, columns_of, is_list, is_number, is_text
 from cpr_trainer.data.text import REMEDY, Text, first_line
-from cpr_trainer.data.whole_numbers import (
-    SPELLINGS_REMEDY,
-    Spellings,
-    as_canonical,
-    spelling_matters,
-    spelling_warning,
-)
+from cpr_trainer.data.vocabularies import find_vocabularies
+from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, as_canonical, spelling_matters
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import data_access, read_job, read_request, store_access
 from cpr_trainer.store import Uris
@@ -65,7 +50,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     print(to_json(found), file=sink, flush=True)
 
 
-def inspect_files(uri: str, files: Files) -> DataStats:
+def inspect_files(uri: str, files: Uris) -> DataStats:
     """Return the statistics of all columns of the files that `uri` names. Raises DataError."""
     found = files.find(uri)
     data = _detect(found[0], files)
@@ -73,35 +58,32 @@ def inspect_files(uri: str, files: Files) -> DataStats:
     return _summarize(data, form, index_files(found, form), None)
 
 
-def _detect(uri: str, files: Files) -> DataSpec:
+def _detect(uri: str, files: Uris) -> DataSpec:
     """Return the format of a file, by its first bytes. Raises DataError."""
     with files.open(uri, files.version(uri)) as stream:
         if stream.read(4) == b"PAR1":
-            return _spec("Parquet", uri)
+            return DataSpec("Parquet", uri, 1, None, 1, 0, 0, header=False)
         stream.seek(0)
         line = first_line(Text(stream, uri).read(0, 1 << 16), uri)
     tabs = "\t" in line
     with content_errors(uri, REMEDY):
         cells = line.split("\t") if tabs else next(csv.reader([line]), [])
-    names = not any(_is_number(cell) for cell in cells)
+    names = not any(_can_be(float, cell) for cell in cells)
+    form: DataFormat = "TSV" if tabs else "CSV"
     if tabs and not names and len(cells) == len(CRITEO_NAMES):
-        return _spec("Criteo", uri)
-    return _spec("TSV" if tabs else "CSV", uri, header=names)
+        form = "Criteo"
+    return DataSpec(form, uri, 1, None, 1, 0, 0, header=names)
 
 
-def _spec(form: DataFormat, uri: str, *, header: bool = False) -> DataSpec:
-    return DataSpec(form, uri, 1, None, 1, 0, 0, header=header)
-
-
-def _is_number(cell: str) -> bool:
+def _can_be(convert: Callable[..., object], *values: object) -> bool:
     try:
-        float(cell)
-    except ValueError:
+        convert(*values)
+    except ValueError:  # ArrowInvalid is one.
         return False
     return True
 
 
-def inspect_job(job: JobSpec, files: Files) -> Inspection:
+def inspect_job(job: JobSpec, files: Uris) -> Inspection:
     """Return the statistics of the columns that a job reads, and of its samples. Raises DataError."""
     if job.data.format == "Synthetic":
         raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")
@@ -111,11 +93,11 @@ def inspect_job(job: JobSpec, files: Files) -> Inspection:
     vocabularies = find_vocabularies(job.data, job.model, columns, files, form, indices, lambda: None)
     columns = with_vocabularies(columns, vocabularies)
     stats = _summarize(job.data, form, indices, columns)
-    stats = replace(
-        stats,
-        reading=_reading(job.data, layout_of(indices)),
-        advice=(*stats.advice, *_advice(columns, stats.columns)),
-    )
+    layout = layout_of(indices)
+    order = BatchOrder.of(job.data, layout)
+    windows = 1 if order.windows is None else order.windows.per_epoch
+    reading = Reading(order.rows, len(held_out(job.data, layout.rows)), order.total_samples, order.steps, windows)
+    stats = replace(stats, reading=reading, advice=(*stats.advice, *_advice(columns, stats.columns)))
     if (scored := evaluation_data(job)) is None:
         return Inspection(stats, None)
     columns = replace(columns, group=None if job.evaluation is None else job.evaluation.group_by)
@@ -162,25 +144,15 @@ def _uses(columns: Columns) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     uses = [(name, "label") for name in columns.labels] + [(name, "target") for name in columns.targets]
     uses += [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
-    uses += [(each.column, _use_of(each)) for each in columns.inputs]
+    for each in columns.inputs:
+        pooling = {None: "", "None": ", a sequence"}.get(each.pooling, f", {str(each.pooling).lower()} of a bag")
+        numbered = {"RowNumber": " by number", "Vocabulary": " by vocabulary"}.get(each.table.ids, "")
+        uses.append((each.column, f"table {each.table.name}, {each.table.rows} rows{numbered}{pooling}"))
     uses += [(each.weights, f"weights of {each.column}") for each in columns.inputs if each.weights is not None]
     uses += [] if columns.group is None else [(columns.group, "group")]
     for name, use in uses:
         found.setdefault(name, []).append(use)
     return found
-
-
-def _use_of(used: Input) -> str:
-    pooling = {None: "", "None": ", a sequence"}.get(used.pooling, f", {str(used.pooling).lower()} of a bag")
-    table = used.table
-    numbered = {"RowNumber": " by number", "Vocabulary": " by vocabulary"}.get(table.ids, "")
-    return f"table {table.name}, {table.rows} rows{numbered}{pooling}"
-
-
-def _reading(data: DataSpec, layout: Layout) -> Reading:
-    order = BatchOrder.of(data, layout)
-    windows = 1 if order.windows is None else order.windows.per_epoch
-    return Reading(order.rows, len(held_out(data, layout.rows)), order.total_samples, order.steps, windows)
 
 
 def _spelling_advice(summaries: Mapping[str, ColumnSummary], used: Columns | None) -> tuple[str, ...]:
@@ -189,34 +161,33 @@ def _spelling_advice(summaries: Mapping[str, ColumnSummary], used: Columns | Non
         names = [name for name, summary in summaries.items() if summary.spellings.only_whole]
     else:
         names = [each.column for each in used.inputs if spelling_matters(each) and each.column in summaries]
-    found = (spelling_warning(name, summaries[name].spellings) for name in dict.fromkeys(names))
+    found = (summaries[name].spellings.warning(name) for name in dict.fromkeys(names))
     return tuple(f"{each} {SPELLINGS_REMEDY}" for each in found if each is not None)
 
 
 def _advice(used: Columns, columns: Sequence[ColumnStats]) -> tuple[str, ...]:
     """Return possible improvements of the job's tables, in the order of their columns' uses."""
     stats = {each.name: each for each in columns}
-    found = (_hashing_advice(stats[each.column], each.table) for each in used.inputs if each.column in stats)
-    return tuple(dict.fromkeys(advice for advice in found if advice is not None))
-
-
-def _hashing_advice(column: ColumnStats, table: TableSpec) -> str | None:
-    """Return advice if ids are hashed that may be the numbers of rows; otherwise None."""
-    if table.ids in {"RowNumber", "Vocabulary"} or not _INTEGERS.fullmatch(column.kind):
-        return None
-    low, high = column.lowest, column.highest
-    if low is None or high is None or low < 0 or high >= table.rows:
-        return None
-    ids = column.distinct or 0
-    # The expected number of rows that these ids have, each at random.
-    hit = round(table.rows * -math.expm1(-ids / table.rows))
-    missing = column.missing and column.bag_mean is None
-    absent = " and outOfRange: DefaultRow, because some are missing" if missing else ""
-    return (
-        f"Column {column.name} has integers from {low:.0f} to {high:.0f}, which are rows of table {table.name}. "
-        f"Hashed, its {ids:,} different ids share about {hit:,} rows. "
-        f"State ids: RowNumber in spec.model.tables{absent}."
-    )
+    found: list[str] = []
+    for each in used.inputs:
+        column, table = stats.get(each.column), each.table
+        # Hashed ids that may be the numbers of rows.
+        if column is None or table.ids in {"RowNumber", "Vocabulary"} or not _INTEGERS.fullmatch(column.kind):
+            continue
+        low, high = column.lowest, column.highest
+        if low is None or high is None or low < 0 or high >= table.rows:
+            continue
+        ids = column.distinct or 0
+        # The expected number of rows that these ids have, each at random.
+        hit = round(table.rows * -math.expm1(-ids / table.rows))
+        missing = column.missing and column.bag_mean is None
+        absent = " and outOfRange: DefaultRow, because some are missing" if missing else ""
+        found.append(
+            f"Column {column.name} has integers from {low:.0f} to {high:.0f}, which are rows of table {table.name}. "
+            f"Hashed, its {ids:,} different ids share about {hit:,} rows. "
+            f"State ids: RowNumber in spec.model.tables{absent}."
+        )
+    return tuple(dict.fromkeys(found))
 
 
 class ColumnSummary:
@@ -225,7 +196,7 @@ class ColumnSummary:
     def __init__(self, name: str, separator: str | None = None) -> None:
         self._name = name
         self._separator = separator
-        self._bags: BagLengths | None = None
+        self._bags, self._ids_in_bags, self._longest_bag = 0, 0, 0
         self._kind = _KINDS[0]
         self._missing = 0
         self._range: tuple[float, float] | None = None
@@ -234,10 +205,12 @@ class ColumnSummary:
 
     def add(self, column: Any) -> None:
         """Add the cells of one more block, a pyarrow chunked array."""
-        if len(column) and (self._separator is not None or _is_bag(column.type)):
+        of_lists = is_list(column.type) and not pa.types.is_nested(column.type.value_type)
+        if len(column) and (self._separator is not None or of_lists):
             column, lengths, _ = split_bags(column, self._separator)
-            self._bags = self._bags or BagLengths()
-            self._bags.add(lengths)
+            self._bags += len(lengths)
+            self._ids_in_bags += int(lengths.sum())
+            self._longest_bag = max(self._longest_bag, int(lengths.max()))
             self._missing += int((lengths == 0).sum())
         for chunk in column.chunks:
             if pa.types.is_nested(chunk.type):
@@ -250,10 +223,11 @@ class ColumnSummary:
         """Return the statistics of all cells."""
         lowest, highest = self._range or (None, None)
         distinct = None if self._distinct is None else self._distinct.count()
-        if (bags := self._bags) is None:
-            return ColumnStats(self._name, self._kind, self._missing, lowest, highest, distinct, feeds)
-        kind = f"list of {self._kind}"
-        return ColumnStats(self._name, kind, self._missing, lowest, highest, distinct, feeds, bags.mean, bags.most)
+        stats = ColumnStats(self._name, self._kind, self._missing, lowest, highest, distinct, feeds)
+        if not self._bags:
+            return stats
+        mean = self._ids_in_bags / self._bags
+        return replace(stats, kind=f"list of {self._kind}", bag_mean=mean, bag_most=self._longest_bag)
 
     def _add_values(self, coded: Any) -> None:
         """Add a dictionary array: each different value is read once."""
@@ -262,52 +236,28 @@ class ColumnSummary:
         present = pc.greater(pc.binary_length(texts), 0)
         absent = np.append(~present.to_numpy(zero_copy_only=False), True)
         self._missing += int(absent[coded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)].sum())
+        texts = texts.filter(present)
         if self._distinct is not None:
-            self._distinct.add(Cells.of_arrow(texts.filter(present)).hashes())
+            self._distinct.add(Cells.of_arrow(texts).hashes())
         if of_texts or pa.types.is_integer(values.type):
-            self.spellings.add(texts.filter(present))
-        if of_texts:
-            self._add_texts(texts.filter(present))
-        else:
+            self.spellings.add(texts)
+        if not of_texts:
             self._kind = str(values.type)
             if is_number(values.type):
                 self._widen(values)
-
-    def _add_texts(self, texts: Any) -> None:
-        if self._kind == "text" or not len(texts):
-            return
-        kind = next((kind for kind, to in _NUMERIC_TEXTS if _can_be(texts, to)), "text")
-        self._kind = max(self._kind, kind, key=_KINDS.index)
-        if self._kind == "text":
-            self._range = None
-        else:
-            self._widen(texts)
+        elif self._kind != "text" and len(texts):
+            kind = next((kind for kind, to in _NUMERIC_TEXTS if _can_be(texts.cast, to)), "text")
+            self._kind = max(self._kind, kind, key=_KINDS.index)
+            if self._kind == "text":
+                self._range = None
+            else:
+                self._widen(texts)
 
     def _widen(self, values: Any) -> None:
         bounds = pc.min_max(values.cast(pa.float64(), safe=False))
         if (low := bounds["min"].as_py()) is not None:
             known = self._range or (low, low)
             self._range = (min(known[0], low), max(known[1], bounds["max"].as_py()))
-
-
-class BagLengths:
-    """The numbers of ids in the bags of a column."""
-
-    def __init__(self) -> None:
-        self._bags = 0
-        self._ids = 0
-        self.most = 0
-
-    def add(self, lengths: Ints) -> None:
-        """Count bags by their lengths, int64 [n], n > 0."""
-        self._bags += len(lengths)
-        self._ids += int(lengths.sum())
-        self.most = max(self.most, int(lengths.max()))
-
-    @property
-    def mean(self) -> float:
-        """Ids a bag, including empty bags."""
-        return self._ids / self._bags
 
 
 class Distinct:
@@ -331,17 +281,3 @@ class Distinct:
         if len(self._smallest) < _SKETCH:
             return len(self._smallest)
         return round((_SKETCH - 1) * 2.0**64 / float(self._smallest[-1]))
-
-
-def _can_be(texts: Any, kind: Any) -> bool:
-    try:
-        texts.cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _is_bag(kind: Any) -> bool:
-    types = pa.types
-    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    return any(is_list(kind) for is_list in lists) and not types.is_nested(kind.value_type)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +16,8 @@ class Loader(Iterator[tuple[int, Batch]]):
     """Yields (step, the slice of trainer `rank` of `trainers`) from `first_step` to the last step.
 
     One thread stays exactly one step ahead; another has the dataset prefetch the current window and the next. A batch
-    that failed is prepared again when it is requested, and an error is raised if that fails too. Use as a context
-    manager, or call `close`.
+    that failed is prepared again when it is requested, and an error is raised if that fails too. Call `close` at the
+    end.
     """
 
     def __init__(self, dataset: Dataset, order: BatchOrder, *, rank: int, trainers: int, first_step: int) -> None:
@@ -42,12 +41,6 @@ class Loader(Iterator[tuple[int, Batch]]):
         self._next_step += 1
         self._next_batch = self._prepare()
         return step, batch
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the iteration, and the threads once their current reads end."""

@@ -14,7 +14,7 @@ from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataSpec, JobSpec
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import cells_of
-from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Files, Format, Index, SourceFile, content_errors
+from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, SourceFile, content_errors
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.reader import TableDataset, index_files
@@ -22,14 +22,14 @@ from cpr_trainer.data.schema import Columns, check_bags, check_fixed_layout, che
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.data.text import TextFormat
 from cpr_trainer.data.user import UserFormat
-from cpr_trainer.data.vocabularies import Vocabularies, build_vocabularies, check_rows, count_values, read_vocabularies
-from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, spelling_matters, spelling_warning
+from cpr_trainer.data.vocabularies import Vocabularies, count_values, find_vocabularies
+from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, spelling_matters
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import Access
 from cpr_trainer.store import Uris, Version
 from cprjob_serving.vocabulary import Vocabulary
 
-#: Finds and indexes the files of a job's data. Raises DataError, and what `Files` raises.
+#: Finds and indexes the files of a job's data. Raises DataError, and what `Uris` raises.
 Find = Callable[[], Sequence[Index]]
 #: Finds the vocabularies of a job's tables, and calls its argument between blocks of data. Raises as `Find`.
 FindVocabularies = Callable[[Callable[[], None]], Vocabularies]
@@ -58,7 +58,7 @@ def log_problem(problem: Problem) -> None:
 def open_dataset(  # noqa: PLR0913, PLR0917 -- the data, and its frozen parts
     data: DataSpec,
     model: ModelSpec,
-    files: Files,
+    files: Uris,
     frozen: Callable[[Find], Sequence[Index]] | None = None,
     group: str | None = None,
     vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
@@ -100,7 +100,7 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- the data, and its frozen parts
     return TableDataset(data, columns, model, form, indices)
 
 
-def format_of(data: DataSpec, columns: Columns | None, files: Files) -> Format:
+def format_of(data: DataSpec, columns: Columns | None, files: Uris) -> Format:
     """Return a reader of some columns of `data`, or of all (None). Raises DataError and OSError of the user's code."""
     if data.entrypoint is not None:
         return UserFormat(data.entrypoint, data.uri, columns)
@@ -109,7 +109,7 @@ def format_of(data: DataSpec, columns: Columns | None, files: Files) -> Format:
     return TextFormat(files, dialect_of(data), columns)
 
 
-def index_data(data: DataSpec, form: Format, files: Files) -> Sequence[Index]:
+def index_data(data: DataSpec, form: Format, files: Uris) -> Sequence[Index]:
     """Find the blocks of `data`. Raises DataError, and what `files` raise."""
     if data.entrypoint is not None:
         return index_files((data.entrypoint,), form)
@@ -132,27 +132,8 @@ def _spelling_warnings(columns: Columns, form: Format, indices: Sequence[Index])
         with content_errors(block.uri, CORRECT_COLUMNS):
             for each in inputs:
                 found[each.column].add(count_values(cells_of(table, each, columns.separator))["value"].combine_chunks())
-    warnings = (spelling_warning(name, spellings) for name, spellings in found.items())
+    warnings = (spellings.warning(name) for name, spellings in found.items())
     return [each for each in warnings if each is not None]
-
-
-def find_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and its blocks
-    data: DataSpec,
-    model: ModelSpec,
-    columns: Columns,
-    files: Files,
-    form: Format,
-    indices: Sequence[Index],
-    poll_interrupts: Callable[[], None],
-) -> Vocabularies:
-    """Read the vocabularies that have files, and build the others, by the name of their table.
-
-    `poll_interrupts` is called between blocks of data. Raises DataError, and what `files` and `poll_interrupts` raise.
-    """
-    found = read_vocabularies(model, files)
-    found |= build_vocabularies(data, model, columns, form, indices, poll_interrupts)
-    check_rows(model, found)
-    return found
 
 
 def with_vocabularies(columns: Columns, vocabularies: Mapping[str, Vocabulary]) -> Columns:
@@ -169,7 +150,7 @@ def evaluation_data(job: JobSpec) -> DataSpec | None:
 
 def open_evaluation(
     job: JobSpec,
-    files: Files,
+    files: Uris,
     frozen: Callable[[Find], Sequence[Index]] | None = None,
     vocabularies: Callable[[FindVocabularies], Vocabularies] | None = None,
 ) -> Dataset:

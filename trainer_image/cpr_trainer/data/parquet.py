@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from cpr_trainer.data.files import (
     HEAD_BYTES,
     Block,
-    Files,
     Index,
     OpenFiles,
     Parsed,
@@ -24,6 +23,7 @@ from cpr_trainer.data.files import (
 )
 from cpr_trainer.data.schema import Columns, check_names, check_types, normalized_schema
 from cpr_trainer.errors import DataError
+from cpr_trainer.store import Uris
 
 _REMEDY = "It must be a whole Parquet file, with columns of types that pyarrow reads; write it again."
 _ARROW_TYPES = b"ARROW:schema"
@@ -32,7 +32,7 @@ _ARROW_TYPES = b"ARROW:schema"
 class ParquetFormat:
     """Reads row groups: the columns in use, or all of them."""
 
-    def __init__(self, files: Files, columns: Columns | None) -> None:
+    def __init__(self, files: Uris, columns: Columns | None) -> None:
         self._files = files
         self._columns = columns
         self._names = None if columns is None else list(columns.used)

@@ -108,24 +108,18 @@ class TableDataset:
 
     def _decode(self, number: int, fetched: Any) -> Rows:
         block = self._blocks[number]
-        self._check_group(block, fetched)
+        if (group := self._columns.group) is not None:  # An index that was frozen earlier has no check of it.
+            present = block.file.columns or tuple(fetched.column_names)
+            if present.count(group) != 1:
+                raise DataError(f"{block.uri} has {present.count(group) or 'no'} columns {group!r}.", _CORRECT)
+            if not block.file.columns and not is_category(kind := fetched.schema.field(group).type):
+                raise DataError(f"{block.uri}: column {group} is {kind}, not text or an integer.", _CORRECT)
         parsed = self._form.parse(block, fetched)
         with content_errors(block.uri, CORRECT_COLUMNS):
             rows = decode(parsed, self._columns, self._features)
         assert len(rows) == block.rows, f"{len(rows)} rows of {block.uri} where its index has {block.rows}"
         self._bad.add(number, rows.errors, lambda row: self._form.location(block, row))
         return rows
-
-    def _check_group(self, block: Block, fetched: Any) -> None:
-        """Raise DataError if a block has no group column: an index that was frozen earlier has no check of it."""
-        name = self._columns.group
-        if name is None:
-            return
-        present = block.file.columns or tuple(fetched.column_names)
-        if present.count(name) != 1:
-            raise DataError(f"{block.uri} has {present.count(name) or 'no'} columns {name!r}.", _CORRECT)
-        if not block.file.columns and not is_category(kind := fetched.schema.field(name).type):
-            raise DataError(f"{block.uri}: column {name} is {kind}, not text or an integer.", _CORRECT)
 
 
 class BlockPrefetcher:

@@ -211,27 +211,25 @@ def check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
         if not is_number(kind := schema.field(name).type):
             raise DataError(f"{where}: column {name} is {kind}, not a number.", "Correct data.columns.")
     for name in columns.weights:
-        if not (_is_list(kind := schema.field(name).type) and is_number(kind.value_type)):
+        if not (is_list(kind := schema.field(name).type) and is_number(kind.value_type)):
             raise DataError(f"{where}: column {name} is {kind}, not a list of numbers.", "Correct model.features.")
-    for each in columns.inputs:
-        _check_category(each, schema.field(each.column).type, where)
-
-
-def _check_category(used: Input, kind: Any, where: str) -> None:
-    """Raise DataError unless a category is text or an integer, or a list of them if the input takes bags."""
-    ids = kind.value_type if used.has_bags and _is_list(kind) else kind
-    fits = (ids is not kind) == used.has_bags
-    if fits and (is_category(ids) or (used.integers and is_number(ids))):
-        return
-    if used.has_bags:
-        expected = "a list of texts or integers"
-        remedy = "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists."
-    else:
-        expected = "text or an integer"
-        remedy = "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling."
-    if fits and is_number(ids):
-        remedy = "If its ids are whole numbers (a null makes integers floats), name it in data.columns.integers."
-    raise DataError(f"{where}: column {used.column} is {kind}, not {expected}.", remedy)
+    for used in columns.inputs:
+        kind = schema.field(used.column).type
+        ids = kind.value_type if used.has_bags and is_list(kind) else kind
+        fits = (ids is not kind) == used.has_bags
+        if fits and (is_category(ids) or (used.integers and is_number(ids))):
+            continue
+        if used.has_bags:
+            expected = "a list of texts or integers"
+            remedy = "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists."
+        else:
+            expected = "text or an integer"
+            remedy = (
+                "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling."
+            )
+        if fits and is_number(ids):
+            remedy = "If its ids are whole numbers (a null makes integers floats), name it in data.columns.integers."
+        raise DataError(f"{where}: column {used.column} is {kind}, not {expected}.", remedy)
 
 
 def normalized_schema(schema: pa.Schema, columns: Columns | None) -> pa.Schema:
@@ -262,13 +260,14 @@ def _normalized_type(kind: Any, of_nulls: Any, of_absent_values: Any) -> Any:
     if types.is_dictionary(kind):
         value = _normalized_type(kind.value_type, of_nulls, of_nulls)
         return kind if value == kind.value_type else value
-    if not (_is_list(kind) or types.is_list_view(kind) or types.is_large_list_view(kind)):
+    if not (is_list(kind) or types.is_list_view(kind) or types.is_large_list_view(kind)):
         return kind
     value = _normalized_type(kind.value_type, of_absent_values, of_absent_values)
-    return kind if _is_list(kind) and value == kind.value_type else pa.large_list(value)
+    return kind if is_list(kind) and value == kind.value_type else pa.large_list(value)
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Return True for lists of any lengths or of one."""
     types = pa.types
     return any((types.is_list(kind), types.is_large_list(kind), types.is_fixed_size_list(kind)))
 

@@ -2,9 +2,9 @@
 
 Row i is a function of (seed, i) alone, so any rows are made in any order without storage. Values have the shape of
 click logs: skewed counts, and categories with a frequency of about 1 / k of the k-th most frequent value. Categories
-are strings hashed to ids like those of a file: `criteo_writer` writes the same rows, and reading them gives the same
-batches. The label follows a logistic model of the ids and counts: that model has an AUC of about 0.88, a small DLRM
-about 0.8 after tens of thousands of samples.
+are strings hashed to ids like those of a file: `cprjob_bench.roles.samples` writes the same rows, and reading them
+gives the same batches. The label follows a logistic model of the ids and counts: that model has an AUC of about 0.88,
+a small DLRM about 0.8 after tens of thousands of samples.
 """
 
 from __future__ import annotations

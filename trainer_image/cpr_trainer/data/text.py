@@ -6,9 +6,9 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,7 +16,6 @@ import pyarrow.csv
 from cpr_trainer.data.files import (
     HEAD_BYTES,
     Block,
-    Files,
     Index,
     OpenFiles,
     Parsed,
@@ -27,6 +26,7 @@ from cpr_trainer.data.files import (
 )
 from cpr_trainer.data.schema import Columns, Dialect, check_names
 from cpr_trainer.errors import DataError
+from cpr_trainer.store import Uris
 
 #: About 35 000 lines of Criteo: large enough for numpy, small enough for a processor's cache. Bounds a line's length.
 BLOCK_BYTES = 8 * 2**20
@@ -48,7 +48,7 @@ class TextFormat:
     Every cell keeps the bytes of the file; categories come as dictionaries.
     """
 
-    def __init__(self, files: Files, dialect: Dialect, columns: Columns | None) -> None:
+    def __init__(self, files: Uris, dialect: Dialect, columns: Columns | None) -> None:
         self._files = files
         self._dialect = dialect
         self._columns = columns
@@ -57,7 +57,7 @@ class TextFormat:
     def index(self, uri: str) -> Index:
         """Read a file once to find the ends of its lines. Raises DataError."""
         file, blocks, first = SourceFile(uri, self._files.version(uri)), [], 0
-        with content_errors(uri, REMEDY), Text(self._files.open(uri, file.version), uri) as text:
+        with content_errors(uri, REMEDY), closing(Text(self._files.open(uri, file.version), uri)) as text:
             for start, chunk in line_chunks(text, uri):
                 head = 0
                 if not start:
@@ -92,12 +92,14 @@ class TextFormat:
 
     def _read_head(self, chunk: bytes, uri: str) -> tuple[tuple[str, ...], int]:
         """Return the names of a file's columns, by its first line, and the size of its header in bytes."""
-        cells = _cells(first_line(chunk, uri), self._dialect)
-        numbers = [str(number) for number in range(1, 1 + (self._dialect.columns or len(cells)))]
-        names = cells if self._dialect.header else numbers
+        dialect, line = self._dialect, first_line(chunk, uri)
+        cells = line.split(dialect.delimiter)
+        if dialect.quotes:
+            cells = next(csv.reader([line], delimiter=dialect.delimiter), [""])
+        names = cells if dialect.header else [str(1 + place) for place in range(dialect.columns or len(cells))]
         if self._columns is not None:
             check_names(self._columns, names, uri)
-        return tuple(names), (chunk.find(b"\n") + 1 or len(chunk)) if self._dialect.header else 0
+        return tuple(names), (chunk.find(b"\n") + 1 or len(chunk)) if dialect.header else 0
 
     def _parse(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
         """Return whole lines as a pyarrow table; note those of another number of columns."""
@@ -141,12 +143,6 @@ class TextFormat:
         )
 
 
-def _cells(line: str, dialect: Dialect) -> list[str]:
-    if not dialect.quotes:
-        return line.split(dialect.delimiter)
-    return next(csv.reader([line], delimiter=dialect.delimiter), [""])
-
-
 class Text:
     """One file as unpacked bytes, read from any position; in a packed one only reading forward is cheap."""
 
@@ -169,28 +165,19 @@ class Text:
     def read(self, start: int, size: int) -> bytes:
         """Return the bytes from `start`: `size` of them, or up to the end. Raises DataError for a damaged file."""
         with content_errors(self._uri, REMEDY):
-            return self._read_at(start, size)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+            if self._codec is None and start != self._position:
+                self._stream.seek(start)
+                self._position = start
+            if start < self._position:
+                self._rewind()
+            while self._position < start:
+                if not self._read(min(start - self._position, BLOCK_BYTES)):
+                    return b""
+            return self._read(size)
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
-
-    def _read_at(self, start: int, size: int) -> bytes:
-        if self._codec is None and start != self._position:
-            self._stream.seek(start)
-            self._position = start
-        if start < self._position:
-            self._rewind()
-        while self._position < start:
-            if not self._read(min(start - self._position, BLOCK_BYTES)):
-                return b""
-        return self._read(size)
 
     def _read(self, size: int) -> bytes:
         pieces, left = [], size

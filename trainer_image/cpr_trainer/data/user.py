@@ -45,7 +45,11 @@ class UserFormat:
         """Make the dataset. Raises DataError if that fails, and OSError if its source cannot be reached."""
         self._entrypoint = entrypoint
         self._columns = columns
-        self._dataset = _make(entrypoint, uri)
+        factory: UserData = load(entrypoint, "spec.data.entrypoint", DataError)
+        remedy = "It is called with data.uri, and has to return a dataset with len() and rows by slices."
+        with user_code(f"The entrypoint {entrypoint} failed", remedy, DataError, is_outage):
+            self._dataset = factory(uri)
+            len(self._dataset)
 
     def index(self, uri: str) -> Index:
         """Find the blocks, and check the types of the first one. Raises DataError and OSError as `fetch` does."""
@@ -109,12 +113,3 @@ def _plain(values: Any) -> Any:
 def _array_of(value: Any) -> Any:
     """Return a tensor of torch as an array, and any other value unchanged."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
-
-
-def _make(entrypoint: str, uri: str | None) -> Indexable:
-    factory: UserData = load(entrypoint, "spec.data.entrypoint", DataError)
-    remedy = "It is called with data.uri, and has to return a dataset with len() and rows by slices."
-    with user_code(f"The entrypoint {entrypoint} failed", remedy, DataError, is_outage):
-        dataset = factory(uri)
-        len(dataset)
-    return dataset

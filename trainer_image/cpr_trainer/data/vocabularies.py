@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from io import BytesIO
 from typing import Any, BinaryIO
 
@@ -21,11 +22,12 @@ from cpr_contract.model import ModelSpec, TableSpec
 from cpr_contract.spec import DataSpec
 from cpr_trainer.data import text
 from cpr_trainer.data.decode import cells_of
-from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Files, Format, Index, content_errors, is_outage
+from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, content_errors, is_outage
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.reader import layout_of
 from cpr_trainer.data.schema import Columns, as_texts, is_category
 from cpr_trainer.errors import DataError, TrainerError
+from cpr_trainer.store import Uris
 from cprjob_serving.vocabulary import Vocabulary
 
 #: By the name of their table.
@@ -38,16 +40,40 @@ _BOM = b"\xef\xbb\xbf"
 _NONE: Any = pa.table({"value": pa.array([], pa.large_binary()), "count": pa.array([], pa.int64())})
 
 
-def read_vocabularies(model: ModelSpec, files: Files) -> Vocabularies:
-    """Return the vocabularies of a model's tables that have a file. Raises DataError, and what `files` raise."""
-    found = {}
+def find_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and its blocks
+    data: DataSpec,
+    model: ModelSpec,
+    columns: Columns,
+    files: Uris,
+    form: Format,
+    indices: Sequence[Index],
+    poll_interrupts: Callable[[], None],
+) -> Vocabularies:
+    """Read the vocabularies that have files, and build those of tables that have a `min_count`.
+
+    `poll_interrupts` is called before each block of data. Raises DataError, also if a table has fewer rows than values
+    and the default row, and what `files`, `form` and `poll_interrupts` raise.
+    """
+    found = {
+        table.name: read_vocabulary(table.vocabulary, files, f"spec.model.tables[{place}].vocabulary.uri")
+        for place, table in enumerate(model.tables)
+        if table.vocabulary is not None
+    }
+    counts = {table.name: ValueCounts(table, place) for place, table in enumerate(model.tables) if table.min_count}
+    if counts:
+        _count(counts, data, columns, form, indices, poll_interrupts)
+        found |= {name: each.vocabulary() for name, each in counts.items()}
     for place, table in enumerate(model.tables):
-        if table.vocabulary is not None:
-            found[table.name] = read_vocabulary(table.vocabulary, files, f"spec.model.tables[{place}].vocabulary.uri")
+        if table.name in found and table.rows <= (values := len(found[table.name])):
+            fewer = "" if table.min_count is None else ", or raise vocabulary.build.minCount there"
+            raise DataError(
+                f"Table {table.name} has {table.rows} rows, and its vocabulary {values} values and the default row.",
+                f"Set spec.model.tables[{place}].rows to {values + 1}{fewer}.",
+            )
     return found
 
 
-def read_vocabulary(uri: str, files: Files, field: str) -> Vocabulary:
+def read_vocabulary(uri: str, files: Uris, field: str) -> Vocabulary:
     """Read a file of values. Raises DataError, which names `field`, and what `files` raise."""
     try:
         with files.open(uri, files.version(uri)) as stream:
@@ -78,7 +104,7 @@ def _of_text(stream: BinaryIO, uri: str) -> bytes:
     """Return the lines of a text, which may be packed. Each ends in a line feed alone."""
     pieces: list[bytes] = []
     size = 0
-    with text.Text(stream, uri) as source:
+    with closing(text.Text(stream, uri)) as source:
         while piece := source.read(size, text.BLOCK_BYTES):
             pieces.append(piece)
             size += len(piece)
@@ -102,24 +128,19 @@ def _of_parquet(stream: BinaryIO) -> bytes:
     return b"".join(each + b"\n" for each in texts.to_pylist())
 
 
-def build_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and its blocks
+def _count(  # noqa: PLR0913, PLR0917 -- the data, its columns and its blocks
+    counts: Mapping[str, ValueCounts],
     data: DataSpec,
-    model: ModelSpec,
     columns: Columns,
     form: Format,
     indices: Sequence[Index],
     poll_interrupts: Callable[[], None],
-) -> Vocabularies:
-    """Return the vocabularies of tables that have a `min_count`, by their name: values of rows that are not held out.
+) -> None:
+    """Count the values of the tables in `counts` over the rows that are not held out, block by block.
 
-    Values are sorted by their frequency, the most frequent first, then by their bytes: every pass over the same data
-    finds the same order. `poll_interrupts` is called before each block. Raises DataError, and errors of `form` and
-    `poll_interrupts`.
+    As many blocks are counted in parallel as there are processors, and as many wait.
     """
-    counts = {table.name: ValueCounts(table, place) for place, table in enumerate(model.tables) if table.min_count}
     used = [each for each in columns.inputs if each.table.name in counts]
-    if not counts:
-        return {}
     layout = layout_of(indices)
     trained = np.diff(layout.first(held_out(data, layout.rows).start).starts).tolist()
     blocks = [block for index in indices for block in index.blocks]
@@ -131,33 +152,20 @@ def build_vocabularies(  # noqa: PLR0913, PLR0917 -- the data, its columns and i
         with content_errors(block.uri, CORRECT_COLUMNS):
             return [count_values(cells_of(table, each, columns.separator)) for each in used]
 
-    for found in _count_blocks(form, blocks[: len(trained)], trained, count, poll_interrupts):
-        for each, values in zip(used, found, strict=True):
+    def add_first() -> None:
+        for each, values in zip(used, begun.popleft().result(), strict=True):
             counts[each.table.name].add(values)
-    return {name: each.vocabulary() for name, each in counts.items()}
 
-
-def _count_blocks(
-    form: Format,
-    blocks: Sequence[Block],
-    rows: Sequence[int],
-    count: Callable[[Block, int, Any], list[Any]],
-    poll_interrupts: Callable[[], None],
-) -> Iterator[list[Any]]:
-    """Read blocks one after the other, and yield `count` of each and its number of rows, in their order.
-
-    As many are counted in parallel as there are processors, and as many wait.
-    """
     processors = len(os.sched_getaffinity(0))
+    begun: deque[Future[list[Any]]] = deque()
     with ThreadPoolExecutor(max_workers=processors, thread_name_prefix="data-count") as pool:
-        begun: deque[Future[list[Any]]] = deque()
-        for block, first in zip(blocks, rows, strict=True):
+        for block, rows in zip(blocks, trained, strict=False):  # The last blocks may be held out.
             poll_interrupts()
-            begun.append(pool.submit(count, block, first, form.fetch(block)))
+            begun.append(pool.submit(count, block, rows, form.fetch(block)))
             if len(begun) > processors:
-                yield begun.popleft().result()
+                add_first()
         while begun:
-            yield begun.popleft().result()
+            add_first()
 
 
 def count_values(cells: Any) -> Any:
@@ -196,7 +204,10 @@ class ValueCounts:
             self._merge()
 
     def vocabulary(self) -> Vocabulary:
-        """Return the values that are frequent enough. Raises DataError if none is, or one has a line feed."""
+        """Return the values that are frequent enough, the most frequent first, then by their bytes.
+
+        Every pass over the same data finds the same order. Raises DataError if there is none, or one has a line feed.
+        """
         self._merge()
         frequent = self._merged.filter(pc.field("count") >= self._table.min_count)
         values = frequent.sort_by([("count", "descending"), ("value", "ascending")]).column("value")
@@ -228,15 +239,4 @@ class ValueCounts:
                 f"Table {self._table.name} has {self._table.rows} rows, and the data more than {most} different "
                 "values for it, which are too many to count.",
                 f"Give {self._field} more rows, or a file of values (vocabulary.uri).",
-            )
-
-
-def check_rows(model: ModelSpec, vocabularies: Mapping[str, Vocabulary]) -> None:
-    """Raise DataError if a table has fewer rows than values and the default row."""
-    for place, table in enumerate(model.tables):
-        if table.name in vocabularies and table.rows <= (values := len(vocabularies[table.name])):
-            fewer = "" if table.min_count is None else ", or raise vocabulary.build.minCount there"
-            raise DataError(
-                f"Table {table.name} has {table.rows} rows, and its vocabulary {values} values and the default row.",
-                f"Set spec.model.tables[{place}].rows to {values + 1}{fewer}.",
             )

@@ -80,22 +80,17 @@ class Spellings:
         np.bitwise_or.at(merged, places, np.concatenate((self._found, found)))
         self._hashes, self._found = self._hashes[:_SAMPLE], merged[:_SAMPLE]
 
-    def twice(self) -> str | None:
-        """Return the share of the sample that is spelled in two ways, with an example; None if none is."""
+    def warning(self, column: str) -> str | None:
+        """Return a warning with the share of the column that is spelled in two ways, and an example; None for none."""
         both = self._hashes[self._found == _IN_PLAIN | _OTHERWISE]
         if not len(both):
             return None
         example = next((self._examples[each] for each in both.tolist() if each in self._examples), b"12.0").decode()
         digits = example.strip().partition(".")[0]
-        return f"{len(both):,} of {len(self._hashes):,} numbers in two ways, as '{digits}' and '{example}'"
+        share = f"{len(both):,} of {len(self._hashes):,} numbers in two ways"
+        return f"Column {column} writes {share}, as '{digits}' and '{example}', which are different ids."
 
 
 def spelling_matters(used: Input) -> bool:
     """Return True if two spellings of an id would be two ids; elsewhere other spellings are bad rows."""
     return not used.integers and used.table.ids != "RowNumber"
-
-
-def spelling_warning(column: str, spellings: Spellings) -> str | None:
-    """Return a warning about a column with ids that are spelled in two ways; None without such ids."""
-    found = spellings.twice()
-    return None if found is None else f"Column {column} writes {found}, which are different ids."

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
@@ -214,11 +213,15 @@ def find_access(placement: Placement, ids: Ints | Bags) -> AnyAccess:
         return _access_of_features(placement, ids, ids.features)
     if placement.bands == 1:
         return _access_of_band(placement, ids, placement.offsets)
-    return _access_of_bands(placement, ids)
+    tables = tuple(np.flatnonzero(placement.band_of == band) for band in range(placement.bands))
+    columns = (ids.of(mine) if isinstance(ids, Bags) else ids[:, mine] for mine in tables)
+    offsets = (placement.offsets[mine] for mine in tables)
+    bands = tuple(_access_of_band(placement, *each) for each in zip(columns, offsets, strict=True))
+    return BandedAccess(_rows_of_bands(placement, bands), bands, tables)
 
 
 def as_rows(matrices: tuple[Tensor, ...]) -> Rows:
-    """Return the rows of each band as `Rows`: a lone one as it is."""
+    """Return the rows of each band as `Rows`; a single band has no tuple."""
     return matrices[0] if len(matrices) == 1 else matrices
 
 
@@ -245,15 +248,6 @@ def _access_of_band(placement: Placement, ids: Ints | Bags, offsets: Ints) -> Ac
     if ids.size > _INT32_MAX:
         raise ValueError(f"a batch of {ids.size} ids is too large")
     return _find(placement, (ids + offsets).ravel(), tables)
-
-
-def _access_of_bands(placement: Placement, ids: Ints | Bags) -> BandedAccess:
-    """Return the access of tables of several dims. ids: see `find_access`."""
-    tables = tuple(np.flatnonzero(placement.band_of == band) for band in range(placement.bands))
-    columns = (ids.of(mine) if isinstance(ids, Bags) else ids[:, mine] for mine in tables)
-    offsets = (placement.offsets[mine] for mine in tables)
-    bands = tuple(_access_of_band(placement, *each) for each in zip(columns, offsets, strict=True))
-    return BandedAccess(_rows_of_bands(placement, bands), bands, tables)
 
 
 def _access_of_features(placement: Placement, bags: Bags, layout: FeatureLayout) -> FeatureAccess:
@@ -283,18 +277,11 @@ def _access_of_feature_band(
         bags = np.concatenate((bags, np.arange(count, count + alone, dtype=np.int32)))
     access = _find(placement, np.concatenate(numbers), features)
     uses = access.order.numpy()
-    weights = _weights(pooled, alone)
     pooling = Pooling.of(pooled, alone)
-    if weights is not None:
+    if pooled.weights is not None and (pooled.weights != 1).any():
+        weights = np.append(pooled.weights, np.ones(alone, np.float32))  # a network weighs the `alone` ones itself
         pooling = replace(pooling, of_ids=torch.from_numpy(weights), of_uses=torch.from_numpy(weights[uses]))
     return replace(access, order=torch.from_numpy(bags[uses]), pooling=pooling)
-
-
-def _weights(pooled: Bags, alone: int) -> NDArray[np.float32] | None:
-    """Return the weight of each id, and 1 for `alone` more, which a network weighs itself; None if all are 1."""
-    if pooled.weights is None or (pooled.weights == 1).all():
-        return None
-    return np.concatenate((pooled.weights, np.ones(alone, np.float32)))
 
 
 def _rows_of_bands(placement: Placement, bands: tuple[Access, ...]) -> UniqueRows:
@@ -309,7 +296,11 @@ def _rows_of_bands(placement: Placement, bands: tuple[Access, ...]) -> UniqueRow
 
 def _find(placement: Placement, numbers: Ints, tables: int) -> Access:
     """Return the access of row numbers, int64 [k], as if each was a bag."""
-    places, order = _sort(placement.places(numbers), placement.total)
+    found = placement.places(numbers)
+    # torch sorts integers by their digits, several times faster than numpy's comparisons; half as many digits take half
+    # the time.
+    digits = torch.from_numpy(found if placement.total > _INT32_MAX else found.astype(np.int32))
+    places, order = (each.numpy() for each in torch.sort(digits, stable=True))
     first = np.ones(len(places), np.bool_)
     np.not_equal(places[1:], places[:-1], out=first[1:])
     starts = np.flatnonzero(first)
@@ -317,25 +308,8 @@ def _find(placement: Placement, numbers: Ints, tables: int) -> Access:
     inverse[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
     unique = places[starts].astype(np.int64)
     rows = UniqueRows.of(placement, unique, numbers[order[starts]])
-    ends = np.append(starts, len(places)).astype(np.int32)
-    return Access(
-        rows,
-        torch.from_numpy(inverse),
-        torch.from_numpy(order.astype(np.int32)),
-        torch.from_numpy(ends),
-        tables,
-    )
-
-
-def _sort(places: Ints, total: int) -> tuple[NDArray[np.integer[Any]], Ints]:
-    """Return the places in ascending order and where each came from.
-
-    torch sorts integers by their digits, several times faster than numpy's comparisons; half as many take half the
-    time.
-    """
-    digits = torch.from_numpy(places if total > _INT32_MAX else places.astype(np.int32))
-    ascending, order = torch.sort(digits, stable=True)
-    return ascending.numpy(), order.numpy()
+    ends, uses = np.append(starts, len(places)).astype(np.int32), order.astype(np.int32)
+    return Access(rows, torch.from_numpy(inverse), torch.from_numpy(uses), torch.from_numpy(ends), tables)
 
 
 def _sums(places: Tensor, values: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:

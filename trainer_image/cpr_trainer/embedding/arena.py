@@ -71,11 +71,6 @@ class Arena:
         """The number of values all rows have, without the state."""
         return sum(segment.rows.size for segment in self.segments)
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of all rows with their state."""
-        return sum(len(segment) * segment.row_bytes for segment in self.segments)
-
     def seed(self, placement: Placement, shard: int, seeding: Seeding) -> None:
         """Give every row that never changed its first value, and the state zero."""
         if self.epochs.of.all():
@@ -181,7 +176,12 @@ class Arena:
     def _begin(self, members: Callable[[], Members]) -> Capture:
         if self._capture is not None:
             self._capture.end()
-        self._logs = self._logs or tuple(RowBuffer.like(segment, _log_rows(segment)) for segment in self.segments)
+        self._logs = self._logs or tuple(
+            RowBuffer.like(
+                each, min(len(each), max(int(_LOG_SHARE * len(each)), _SMALLEST_LOG_BYTES // each.row_bytes))
+            )
+            for each in self.segments
+        )
         with self._lock:
             self._capture = Capture(self.segments, self.epochs, members(), logs=self._logs, lock=self._lock)
             return self._capture
@@ -227,10 +227,6 @@ def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[S
         segments.append(Segment(first, rows, state))
         first += size
     return segments
-
-
-def _log_rows(segment: Segment) -> int:
-    return min(len(segment), max(int(_LOG_SHARE * len(segment)), _SMALLEST_LOG_BYTES // segment.row_bytes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -55,15 +55,12 @@ class Members(Protocol):
 
     def contains(self, slots: Ints) -> NDArray[np.bool_]:
         """Return whether each of these rows, before their change, is in the capture and unchanged since its start."""
-        ...
 
     def next(self, first: int, limit: int, end: int) -> tuple[Ints, int]:
         """Return at most `limit` unchanged slots in [first, end), ascending, maybe none, and where to continue."""
-        ...
 
     def close(self) -> None:
         """Clean up at the end of the capture."""
-        ...
 
 
 class ChangedRows:
@@ -124,8 +121,7 @@ class Capture:
     """Some rows of an arena and their state as they were when this was made.
 
     `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time.
-    `undo_log_full`: a push waited in vain for
-    space in the log. `expedited`: a caller waits for the end of the save.
+    `undo_log_full`: a push waited in vain for space in the log. `expedited`: a caller waits for the end of the save.
     """
 
     def __init__(

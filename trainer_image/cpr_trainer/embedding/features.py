@@ -62,9 +62,8 @@ class Jagged:
 
     def _side_by_side(self, values: Tensor, there: Tensor) -> Tensor:
         """Return values [k, ...] as [n, L, ...], with zeros where nothing is `there`, bool [n, L]."""
-        if (
-            torch.compiler.is_exporting()
-        ):  # In a program the number of set places is not known to be that of the values.
+        if torch.compiler.is_exporting():
+            # In a program the number of set places is not known to be that of the values.
             after = values.shape[0]
             places = (self.lengths.cumsum(0) - self.lengths)[:, None] + torch.arange(there.shape[1])
             return torch.cat((values, values.new_zeros(1, *values.shape[1:])))[torch.where(there, places, after)]

@@ -38,7 +38,6 @@ class Memory(Protocol):
 
     def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
         """Return the next array, C-contiguous. To get the same arrays again, request them in the same order."""
-        ...
 
 
 class OwnMemory:
@@ -165,7 +164,7 @@ class ResumeFile:
         self.words: Ints = header[:_COUNT]
         self._count: Ints = header[_COUNT:_WORDS]
         self._table: Ints = header[_PAGE_BYTES // 8 :].reshape(_MOST_AREAS, 3)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @classmethod
     def new(cls) -> ResumeFile:
@@ -190,13 +189,18 @@ class ResumeFile:
         with self._lock:
             offset = os.fstat(self.descriptor).st_size
             os.ftruncate(self.descriptor, offset + -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES)
-            number = self._note(kind, offset, size_bytes)
+            number = self.note(kind, offset, size_bytes)
         return self._map(number, offset, size_bytes)
 
     def note(self, kind: Kind, offset: int, size_bytes: int) -> int:
-        """Record an area of another file for the next process; return its number. Raises OSError."""
+        """Record an area, for example of another file, for the next process; return its number. Raises OSError."""
         with self._lock:
-            return self._note(kind, offset, size_bytes)
+            number = int(self._count[0])
+            if number == _MOST_AREAS:
+                raise OSError(f"there are {_MOST_AREAS} areas already")
+            self._table[number] = (kind, offset, size_bytes)
+            self._count[0] = number + 1
+            return number
 
     def free(self, area: Area) -> None:
         """Return the memory of an area to the system; its contents are lost."""
@@ -206,14 +210,6 @@ class ResumeFile:
     def forget(self, number: int) -> None:
         """Remove the record of an area."""
         self._table[number, _KIND] = Kind.FREE
-
-    def _note(self, kind: Kind, offset: int, size_bytes: int) -> int:
-        number = int(self._count[0])
-        if number == _MOST_AREAS:
-            raise OSError(f"there are {_MOST_AREAS} areas already")
-        self._table[number] = (kind, offset, size_bytes)
-        self._count[0] = number + 1
-        return number
 
     def _map(self, number: int, offset: int, size_bytes: int) -> Area:
         mapping = mmap.mmap(self.descriptor, size_bytes, offset=offset)

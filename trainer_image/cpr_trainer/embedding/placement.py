@@ -80,7 +80,11 @@ class _Band:
 
     def rows_at(self, ranks: Ints) -> tuple[Ints, Ints]:
         """Return the table and the row in it of each rank, int64 of the same shape each."""
-        numbers = _product(ranks - self.shift + (ranks < self.shift) * self.rows, self._inverse, self.rows)
+        values, inverse = ranks - self.shift + (ranks < self.shift) * self.rows, self._inverse
+        numbers = np.zeros_like(values)
+        # Their product with the inverse, 15 bits of the values at a time: int64 holds products below 2**43 * 2**15.
+        for shift in (30, 15, 0):
+            numbers = ((numbers << 15) + ((values >> shift) & 0x7FFF) * inverse) % self.rows
         found = np.searchsorted(self.offsets, numbers, side="right") - 1
         return self.tables[found], numbers - self.offsets[found]
 
@@ -160,10 +164,6 @@ class Placement:
                 found += (((first + 1) * shards - 1) // band.rows, ((last + 1) * shards - 1) // band.rows)
         return range(min(found), max(found) + 1)
 
-    def numbers(self, ids: Ints) -> Ints:
-        """Return the row numbers of ids int64 [n, T], the row of each of the T tables; int64 [n, T]."""
-        return ids + self.offsets
-
     def tables_of(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the table and the row in it of each row number, int64 of the same shape each."""
         tables = np.searchsorted(self.offsets, numbers, side="right").astype(np.int64) - 1
@@ -171,13 +171,19 @@ class Placement:
 
     def places(self, numbers: Ints) -> Ints:
         """Return the places of row numbers in [0, N), int64 of the same shape."""
-        if self.bands > 1:
-            return self._places_in_bands(numbers)
-        (band,) = self._bands
-        places = numbers * band.multiplier + band.shift
-        # numpy divides by a constant with a product but has no such remainder: twice as fast as `%`.
-        places -= places // self.total * self.total
-        return places
+        if self.bands == 1:
+            (band,) = self._bands
+            places = numbers * band.multiplier + band.shift
+            # numpy divides by a constant with a product but has no such remainder: twice as fast as `%`.
+            places -= places // self.total * self.total
+            return places
+        tables = np.searchsorted(self.offsets, numbers, side="right") - 1
+        bands = self.band_of[tables]
+        multipliers, shifts, rows = self._factors.T[:, bands]
+        ranks = ((numbers + self._into_band[tables]) * multipliers + shifts) % rows
+        # The start of shard i is floor(i N / S), so a rank r lies at or after it iff (r + 1) S - 1 >= i N.
+        shards = ((ranks + 1) * self.shards - 1) // rows
+        return np.asarray(ranks + self._into_cell[shards * self.bands + bands])
 
     def rows_at(self, places: Ints) -> tuple[Ints, Ints]:
         """Return the table and the row in it at each place, int64 of the same shape each. There is one shard."""
@@ -190,7 +196,10 @@ class Placement:
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard and the slot of each row number, int64 of the same shape each."""
         places = self.places(numbers)
-        shards = self._shards_at(places)
+        if self.bands == 1:
+            shards = ((places + 1) * self.shards - 1) // self.total
+        else:
+            shards = np.searchsorted(self.starts, places, side="right") - 1
         return shards, places - self.starts[shards]
 
     def slots_on(self, shard: int, numbers: Ints) -> Ints:
@@ -209,21 +218,6 @@ class Placement:
             for tables, rows in band.chunks(shard, chunk):
                 yield RowChunk(first, tables, rows)
                 first += len(rows)
-
-    def _places_in_bands(self, numbers: Ints) -> Ints:
-        tables = np.searchsorted(self.offsets, numbers, side="right") - 1
-        bands = self.band_of[tables]
-        multipliers, shifts, rows = self._factors.T[:, bands]
-        ranks = ((numbers + self._into_band[tables]) * multipliers + shifts) % rows
-        # The start of shard i is floor(i N / S), so a rank r lies at or after it iff (r + 1) S - 1 >= i N.
-        shards = ((ranks + 1) * self.shards - 1) // rows
-        places: Ints = ranks + self._into_cell[shards * self.bands + bands]
-        return places
-
-    def _shards_at(self, places: Ints) -> Ints:
-        if self.bands == 1:
-            return ((places + 1) * self.shards - 1) // self.total
-        return np.searchsorted(self.starts, places, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,17 +292,6 @@ def layout_hash(model: ModelSpec) -> str:
         "optimizer": kinds[0] if len(set(kinds)) == 1 else kinds,
     }
     return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()
-
-
-def _product(values: Ints, factor: int, modulus: int) -> Ints:
-    """Return values * factor modulo a modulus <= 2**43, int64 [k]; values, int64 [k], and factor are below it.
-
-    It is computed from 15 bits of the values at a time, because int64 holds their products.
-    """
-    product = np.zeros_like(values)
-    for shift in (30, 15, 0):
-        product = ((product << 15) + ((values >> shift) & 0x7FFF) * factor) % modulus
-    return product
 
 
 def _multiplier(total: int) -> int:

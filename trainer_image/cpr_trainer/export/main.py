@@ -14,7 +14,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from cpr_contract.requests import ExportRequest
-from cpr_contract.spec import JobSpec, StoreSpec
+from cpr_contract.spec import StoreSpec
 from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.export.model_folder import export_model
 from cpr_trainer.runtime import BadSpecError, read_job, store_access
@@ -32,35 +32,22 @@ def run(environ: Mapping[str, str], request: ExportRequest, to: str, stream: Bin
     job = read_job(environ)
     access = store_access(environ)
     store = open_store(job.snapshots.store, *access)
-    if is_uri(to):
-        target = open_uri(to, job.snapshots.store, *access)
-        with tempfile.TemporaryDirectory(prefix="model-") as scratch:
-            export_model(store, job, request, Path(scratch))
-            publish(target, Path(scratch), request)
-    elif to == STREAM:
-        stream_model(store, job, request, stream)
-    else:
+    if to != STREAM and "://" not in to:
         export_model(store, job, request, Path(to))
-
-
-def stream_model(store: Store, job: JobSpec, request: ExportRequest, stream: BinaryIO) -> None:
-    """Write the model of an anchor as a tar archive, model.json last. Raises as `export_model`.
-
-    All files are written to a temporary folder first, because an archive needs the size of each before its content.
-    """
+        return
+    target = None if to == STREAM else open_uri(to, job.snapshots.store, *access)
     with tempfile.TemporaryDirectory(prefix="model-") as scratch:
         folder = Path(scratch)
         export_model(store, job, request, folder)
+        if target is not None:
+            publish(target, folder, request)
+            return
+        # An archive needs the size of each file before its content; model.json marks the others as complete.
         names = sorted(path.name for path in folder.iterdir() if path.name != ABOUT)
         with tarfile.open(fileobj=stream, mode="w|") as archive:
             for name in (*names, ABOUT):
                 archive.add(folder / name, arcname=name)
         stream.flush()
-
-
-def is_uri(to: str) -> bool:
-    """Return True if a destination is a URI, not a folder."""
-    return "://" in to
 
 
 def open_uri(uri: str, store: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Store:
@@ -86,12 +73,11 @@ def publish(target: Store, folder: Path, request: ExportRequest) -> None:
     The same export of the same anchor writes the same files again. Raises StoreError.
     """
     about = json.loads((folder / ABOUT).read_text("utf-8"))
-    name = _name(about["job"], about["step"], request)
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    files.sort(key=lambda path: path.name == ABOUT)  # it marks the others as complete
-    *others, last = files
-    in_parallel(lambda path: _put(target, f"{name}/{path.relative_to(folder).as_posix()}", path), others)
-    _put(target, f"{name}/{ABOUT}", last)
+    digest = hashlib.sha256(f"{request.anchor} {request.since}".encode()).hexdigest()[:_DIGITS]
+    name = f"{about['job']}-{about['step']:09d}-{digest}-{request.format}{'-delta' if request.since else ''}"
+    files = [path for path in folder.rglob("*") if path.is_file() and path != folder / ABOUT]
+    in_parallel(lambda path: _put(target, f"{name}/{path.relative_to(folder).as_posix()}", path), sorted(files))
+    _put(target, f"{name}/{ABOUT}", folder / ABOUT)  # It marks the others as complete.
     document = {
         "model": name,
         "format": request.format,
@@ -101,12 +87,6 @@ def publish(target: Store, folder: Path, request: ExportRequest) -> None:
         "samples": about["samples"],
     }
     target.put(CURRENT, (json.dumps(document, indent=2) + "\n").encode())
-
-
-def _name(job: str, step: int, request: ExportRequest) -> str:
-    """Return the name of a model's folder, which is unique to the request."""
-    digest = hashlib.sha256(f"{request.anchor} {request.since}".encode()).hexdigest()[:_DIGITS]
-    return f"{job}-{step:09d}-{digest}-{request.format}{'-delta' if request.since else ''}"
 
 
 def _put(target: Store, key: str, path: Path) -> None:

@@ -30,7 +30,7 @@ from cpr_contract.manifests import DenseManifest
 from cpr_contract.requests import PROGRAMS, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_anchor, resolve_anchor, seed_of, vocabularies_of
+from cpr_trainer.checkpoint.format.records import read_fitting_anchor, seed_of, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -59,8 +59,11 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
         (folder / stale).unlink(missing_ok=True)
     parameters = {name: value.clone() for name, value in network.state_dict().items()}
     safetensors.torch.save_file(parameters, folder / "dense.safetensors")
-    transform = transform_of(job)
-    _write_vocabularies(store, job, request.anchor, transform, folder)
+    transform, vocabularies = transform_of(job), vocabularies_of(store, request.anchor, job.model)
+    for table in transform.tables:
+        if table.vocabulary is not None:
+            (folder / table.vocabulary).parent.mkdir(exist_ok=True)
+            (folder / table.vocabulary).write_bytes(vocabularies[table.name].text)
     if request.format in PROGRAMS:
         # The exporters of torch take seconds to load.
         import_module("cpr_trainer.export.program").write_network(network, job.model, transform, request.format, folder)
@@ -84,7 +87,7 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
 def transform_of(job: JobSpec) -> Transform:
     """Return the transform from the columns of the job's data to the inputs of its network. Raises DataError.
 
-    Synthetic data has the columns of the Criteo layout, as `python -m cpr_trainer samples` writes it.
+    Synthetic data has the columns of the Criteo layout.
     """
     model, data = job.model, job.data
     columns = columns_of(replace(data, format="Criteo") if data.format == "Synthetic" else data, model)
@@ -184,17 +187,8 @@ def _values(local: LocalRows, slots: Ints) -> Floats:
     return values
 
 
-def _write_vocabularies(store: Store, job: JobSpec, anchor: str, transform: Transform, folder: Path) -> None:
-    found = vocabularies_of(store, anchor, job.model)
-    for table in transform.tables:
-        if table.vocabulary is not None:
-            path = folder / table.vocabulary
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(found[table.name].text)
-
-
 def _manifest(store: Store, job: JobSpec, key: str) -> DenseManifest:
-    return read_anchor(store, resolve_anchor(store, key, layout_hash(job.model), job.model.table_ids))
+    return read_fitting_anchor(store, key, layout_hash(job.model), job.model.table_ids)
 
 
 def _network(store: Store, job: JobSpec, manifest: DenseManifest) -> nn.Module:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,18 @@ class _ByInput(nn.Module):
         return Features(self._layout, pooled, [[found[place] for place in mine] for mine in self._layout.sequences])
 
 
+@contextmanager
+def _exporting(name: str, form: ExportFormat, remedy: str) -> Iterator[None]:
+    """Hide warnings, and raise ModelError for any error: networks are not ours, and exporters raise many kinds."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        cause = str(error).strip().partition("\n")[0]
+        raise ModelError(f"The network of {name} has no {form}: {type(error).__name__}: {cause}.", remedy) from error
+
+
 @torch.no_grad()
 def _program(network: nn.Module, spec: ModelSpec, transform: Transform, form: ExportFormat) -> ExportedProgram:
     by_input = _ByInput(network, spec).eval()
@@ -79,34 +92,25 @@ def _program(network: nn.Module, spec: ModelSpec, transform: Transform, form: Ex
         "Its control flow and its shapes must not depend on values of tensors (see torch.export); or export it as"
         " safetensors and serve it with its own code."
     )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            samples = Dim("samples")
-            dims = [each for feature in transform.features for each in _dims(feature.inputs, samples)]
-            program = torch.export.export(
-                by_input,
-                tuple(_example(spec, transform, _TRACED)),
-                dynamic_shapes={"dense": {0: samples}, "inputs": tuple(dims)},
-            )
-            for node in program.graph.nodes:
-                node.meta.pop("stack_trace", None)  # paths of this machine
-            checked = [_example(spec, transform, lengths) for lengths in _CHECKED]
-            pairs = [(program.module()(*inputs), by_input(*inputs)) for inputs in checked]
-    except Exception as error:  # Networks are not ours, and torch.export raises many kinds.
-        cause = str(error).strip().partition("\n")[0]
-        raise ModelError(f"The network of {name} has no {form}: {type(error).__name__}: {cause}.", remedy) from error
+    with _exporting(name, form, remedy):
+        samples = Dim("samples")
+        dims: list[dict[int, Any]] = []
+        for feature in transform.features:
+            # The vectors of a sequence have a dim of their own.
+            of_sequence = [{0: Dim.AUTO}, {0: samples}, {0: Dim.AUTO}][: len(feature.inputs)]
+            dims += of_sequence if len(feature.inputs) > 1 else [{0: samples}]
+        program = torch.export.export(
+            by_input,
+            tuple(_example(spec, transform, _TRACED)),
+            dynamic_shapes={"dense": {0: samples}, "inputs": tuple(dims)},
+        )
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # paths of this machine
+        checked = [_example(spec, transform, lengths) for lengths in _CHECKED]
+        pairs = [(program.module()(*inputs), by_input(*inputs)) for inputs in checked]
     if not all(torch.allclose(*pair, rtol=_TOLERANCE, atol=_TOLERANCE) for pair in pairs):
         raise ModelError(f"The network of {name} computes something else as {form} than in training.", remedy)
     return program
-
-
-def _dims(inputs: Sequence[str], samples: Any) -> list[dict[int, Any]]:
-    """Return the dynamic dims of the inputs of one feature; the vectors of a sequence have a dim of their own."""
-    if len(inputs) == 1:
-        return [{0: samples}]
-    vectors = Dim.AUTO
-    return [{0: vectors}, {0: samples}, {0: vectors}][: len(inputs)]
 
 
 def _example(spec: ModelSpec, transform: Transform, lengths: Sequence[int]) -> list[Tensor]:
@@ -134,18 +138,11 @@ def _write_onnx(program: ExportedProgram, spec: ModelSpec, transform: Transform,
             "Install cprjob with its extra onnx there, or take the format torch-export.",
         )
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that are not needed
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made = torch.onnx.export(
-                program, input_names=transform.inputs, output_names=(OUTPUT,), dynamo=True, verbose=False
-            )
-    except Exception as error:
-        cause = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"The network of {spec.entrypoint or DLRM} has no onnx: {type(error).__name__}: {cause}.",
-            "Use operators that ONNX has, or take the format torch-export.",
-        ) from error
+    remedy = "Use operators that ONNX has, or take the format torch-export."
+    with _exporting(spec.entrypoint or DLRM, "onnx", remedy):
+        made = torch.onnx.export(
+            program, input_names=transform.inputs, output_names=(OUTPUT,), dynamo=True, verbose=False
+        )
     if made is None:
         raise AssertionError("torch.onnx.export returned nothing")
     for node in made.model.graph:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cpr_trainer.importing.pickles import Global, PickleError, Record, decode
+from cpr_trainer.importing.pickles import Global, PickleError, Record, T, decode
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _MAX_NUMBER = (1 << 63) - 1
 _STORAGE_INFO = "torch.distributed.checkpoint.filesystem._StorageInfo"
+#: The locations of chunks, by the names of their tensors and their offsets.
+Infos = dict[tuple[str, tuple[int, ...]], Record]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +39,24 @@ class IndexedTensor:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointIndex:
-    """The tensors of a checkpoint, without its other objects."""
-
-    tensors: tuple[IndexedTensor, ...]
-
-
-def read_index(metadata: bytes) -> CheckpointIndex:
-    """Read the index in the bytes of `.metadata`. Raises PickleError if it is of another form."""
-    root = decode(metadata)
-    state = _state(root, f"{_METADATA}.Metadata", "it")
-    infos = dict[tuple[str, tuple[int, ...]], Record]()
-    for key, info in _mapping(state.get("storage_data"), "storage_data").items():
+def read_index(metadata: bytes) -> tuple[IndexedTensor, ...]:
+    """Return the tensors in the bytes of `.metadata`, without other objects. Raises PickleError for another form."""
+    state = _state(decode(metadata), f"{_METADATA}.Metadata", "it")
+    infos = Infos()
+    for key, info in _of(dict, state.get("storage_data"), "storage_data").items():
         index = _state(key, f"{_METADATA}.MetadataIndex", "a key of storage_data")
         if index.get("offset") is not None:
-            infos[_text(index.get("fqn"), "fqn"), _size(index["offset"], "offset")] = info
-    tensors = _mapping(state.get("state_dict_metadata"), "state_dict_metadata")
-    return CheckpointIndex(
-        tuple(
-            _tensor(_text(name, "a name"), found, infos)
-            for name, found in tensors.items()
-            if isinstance(found, Record) and found.name == f"{_METADATA}.TensorStorageMetadata"
-        )
+            infos[_of(str, index.get("fqn"), "fqn"), _size(index["offset"], "offset")] = info
+    tensors = _of(dict, state.get("state_dict_metadata"), "state_dict_metadata")
+    return tuple(
+        _tensor(_of(str, name, "a name"), found, infos)
+        for name, found in tensors.items()
+        if isinstance(found, Record) and found.name == f"{_METADATA}.TensorStorageMetadata"
     )
 
 
-def _tensor(name: str, found: Record, infos: dict[tuple[str, tuple[int, ...]], Record]) -> IndexedTensor:
-    state = _mapping(found.state, name)
+def _tensor(name: str, found: Record, infos: Infos) -> IndexedTensor:
+    state = _of(dict, found.state, name)
     properties = state.get("properties")
     if not isinstance(properties, Record) or not isinstance(properties.state, tuple) or not properties.state:
         raise PickleError(f"{name} has no properties")
@@ -79,7 +71,7 @@ def _tensor(name: str, found: Record, infos: dict[tuple[str, tuple[int, ...]], R
     )
 
 
-def _part(name: str, chunk: Any, infos: dict[tuple[str, tuple[int, ...]], Record]) -> Part | None:
+def _part(name: str, chunk: Any, infos: Infos) -> Part | None:
     """Return the location of a chunk; None for one without values, which has no location."""
     state = _state(chunk, f"{_METADATA}.ChunkStorageMetadata", f"a chunk of {name}")
     offsets, sizes = _size(state.get("offsets"), name), _size(state.get("sizes"), name)
@@ -91,7 +83,7 @@ def _part(name: str, chunk: Any, infos: dict[tuple[str, tuple[int, ...]], Record
     stored = _state(info, _STORAGE_INFO, f"the place of a chunk of {name}")
     if stored.get("transform_descriptors"):
         raise PickleError(f"{name} was written through extensions, such as a compression; write it without")
-    file = _text(stored.get("relative_path"), f"the file of {name}")
+    file = _of(str, stored.get("relative_path"), f"the file of {name}")
     start, length = (_number(stored.get(field), f"{field} of {name}") for field in ("offset", "length"))
     return Part(offsets, sizes, file, start, length)
 
@@ -101,18 +93,12 @@ def _state(value: Any, name: str, called: str) -> dict[Any, Any]:
     if not isinstance(value, Record) or value.name != name:
         found = value.name if isinstance(value, Record | Global) else type(value).__name__
         raise PickleError(f"{called} is a {found}, not a {name}")
-    return _mapping(value.state, called)
+    return _of(dict, value.state, called)
 
 
-def _mapping(value: Any, called: str) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise PickleError(f"{called} is a {type(value).__name__}, not a dict")
-    return value
-
-
-def _text(value: Any, called: str) -> str:
-    if not isinstance(value, str):
-        raise PickleError(f"{called} is a {type(value).__name__}, not a str")
+def _of(kind: type[T], value: Any, called: str) -> T:
+    if not isinstance(value, kind):
+        raise PickleError(f"{called} is a {type(value).__name__}, not a {kind.__name__}")
     return value
 
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_trainer.importing.checkpoint_index import CheckpointIndex, read_index
+from cpr_trainer.importing.checkpoint_index import IndexedTensor, read_index
 from cpr_trainer.importing.pickles import PickleError
 
 _INDEX, _TENSOR = b"I", b"T"
@@ -46,17 +46,12 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Values:
-    """The head of an answer: the type and shape of the tensor that follows, or an error."""
+class _Answer:
+    """The tensors of an index; or the type and shape of a tensor, followed by its values; or an error."""
 
+    tensors: tuple[IndexedTensor, ...] = ()
     dtype: str = ""
     shape: tuple[int, ...] = ()
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Index:
-    index: CheckpointIndex | None = None
     error: str = ""
 
 
@@ -66,31 +61,20 @@ class IsolatedReader:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
-    def index(self, metadata: bytes) -> CheckpointIndex:
-        """Return the index in a checkpoint's metadata; its names and numbers are foreign. Raises UnreadableError."""
-        try:
-            answer = from_json(_Index, self._request(_INDEX, metadata))
-        except ContractError as error:
-            raise UnreadableError(str(error)) from error
-        if answer.index is None:
-            raise UnreadableError(answer.error)
-        return answer.index
+    def index(self, metadata: bytes) -> tuple[IndexedTensor, ...]:
+        """Return the tensors in a checkpoint's metadata; names and numbers are foreign. Raises UnreadableError."""
+        return self._request(_INDEX, metadata).tensors
 
     def tensor(self, part: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """Return the tensor that `torch.save` wrote as `part`. Raises UnreadableError if it is not of that form."""
-        try:
-            head = from_json(_Values, self._request(_TENSOR, part))
-        except ContractError as error:
-            raise UnreadableError(str(error)) from error
-        if head.error:
-            raise UnreadableError(head.error)
+        head = self._request(_TENSOR, part)
         if (head.dtype, head.shape) != (_name(dtype), shape):
             raise UnreadableError(f"a part of it is {head.dtype} {list(head.shape)}, not {_name(dtype)} {list(shape)}")
         values = bytearray(torch.Size(shape).numel() * dtype.itemsize)
         self._receive(memoryview(values))
         return torch.frombuffer(values, dtype=dtype).view(shape) if values else torch.empty(shape, dtype=dtype)
 
-    def _request(self, kind: bytes, content: bytes | memoryview) -> bytes:
+    def _request(self, kind: bytes, content: bytes | memoryview) -> _Answer:
         try:
             requests = cast("BinaryIO", self._process.stdin)
             requests.write(_REQUEST.pack(kind, len(content)))
@@ -103,9 +87,15 @@ class IsolatedReader:
         (length,) = _ANSWER.unpack(size)
         if length > _MAX_ANSWER_BYTES:
             raise UnreadableError(f"its index has {length} bytes")
-        answer = bytearray(length)
-        self._receive(memoryview(answer))
-        return bytes(answer)
+        encoded = bytearray(length)
+        self._receive(memoryview(encoded))
+        try:
+            answer = from_json(_Answer, bytes(encoded))
+        except ContractError as error:
+            raise UnreadableError(str(error)) from error
+        if answer.error:
+            raise UnreadableError(answer.error)
+        return answer
 
     def _receive(self, into: memoryview) -> None:
         answers = cast("BufferedReader", self._process.stdout)
@@ -149,13 +139,7 @@ def give_up_rights() -> None:
     written = io.BytesIO()
     torch.save(torch.zeros(1), written)
     _tensor(written.getvalue())  # torch imports modules when it loads for the first time
-    _restrict_files()
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
-        resource.setrlimit(limit, (0, 0))
-
-
-def _restrict_files() -> None:
-    """Drop all rights to files, and the right to trace other processes. Kernels before 5.13 have no Landlock."""
+    # All rights to files, and the right to trace other processes. Kernels before 5.13 have no Landlock.
     libc = ctypes.CDLL(None)
     rights = ctypes.c_uint64(_FILE_RIGHTS)
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(rights), ctypes.c_size_t(ctypes.sizeof(rights)), 0)
@@ -163,6 +147,8 @@ def _restrict_files() -> None:
     if ruleset >= 0:
         libc.syscall(_RESTRICT_SELF, ruleset, 0)
         os.close(ruleset)
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, 0))
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -170,37 +156,31 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     while head := requests.read(_REQUEST.size):
         kind, length = _REQUEST.unpack(head)
         content = requests.read(length)
-        values = None
-        if kind == _INDEX:
-            answer = to_json(_index(content))
-        else:
-            values, found = _tensor(content)
-            answer = to_json(found)
-        encoded = answer.encode()
+        values, answer = _tensor(content) if kind == _TENSOR else (b"", _index(content))
+        encoded = to_json(answer).encode()
         answers.write(_ANSWER.pack(len(encoded)))
         answers.write(encoded)
-        if values is not None:
-            answers.write(values)
+        answers.write(values)
         answers.flush()
 
 
-def _index(content: bytes) -> _Index:
+def _index(content: bytes) -> _Answer:
     try:
-        return _Index(read_index(content))
+        return _Answer(read_index(content))
     except PickleError as error:
-        return _Index(error=str(error))
+        return _Answer(error=str(error))
 
 
-def _tensor(content: bytes) -> tuple[memoryview | None, _Values]:
+def _tensor(content: bytes) -> tuple[bytes | memoryview, _Answer]:
     try:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if type(found) is not Tensor or found.layout is not torch.strided or found.is_quantized:
-            return None, _Values(error=f"a part of it is a {type(found).__name__}, not a plain tensor")
+            return b"", _Answer(error=f"a part of it is a {type(found).__name__}, not a plain tensor")
         values = found.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     except Exception as error:  # noqa: BLE001 -- damaged bytes raise any error
         # torch's messages advise to load without `weights_only`.
-        return None, _Values(error=f"a part of it is no tensor as torch.save writes it ({type(error).__name__})")
-    return values.data, _Values(_name(found.dtype), tuple(found.shape))
+        return b"", _Answer(error=f"a part of it is no tensor as torch.save writes it ({type(error).__name__})")
+    return values.data, _Answer(dtype=_name(found.dtype), shape=tuple(found.shape))
 
 
 def main() -> None:

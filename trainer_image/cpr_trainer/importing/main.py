@@ -17,26 +17,22 @@ from typing import TextIO, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.manifests import (
     MANIFEST,
+    DenseManifest,
     ManifestRef,
-    SavedModel,
-    SavedTable,
-    SavedTensor,
     ShardManifest,
     dense_prefix,
     probe_prefix,
     step_folder,
 )
-from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
 from cpr_trainer.checkpoint.format.documents import exists
 from cpr_trainer.checkpoint.format.names import part_name
@@ -46,8 +42,8 @@ from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.importing.matching import Found, Matches, match
 from cpr_trainer.importing.sources import opened
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
-from cpr_trainer.model.dense_optimizer import memory_width, state_kind
-from cpr_trainer.model.replica import NETWORK, DenseReplica
+from cpr_trainer.model.dense_optimizer import memory_width
+from cpr_trainer.model.replica import NETWORK, DenseReplica, saved_model
 from cpr_trainer.runtime import optional_path, read_job, read_request, store_access
 from cpr_trainer.store import ExistsError, Store, StoreError, Uris, open_store
 
@@ -139,7 +135,8 @@ def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> 
 
     Raises SourceError if there is an import of that name already, or another one commits first.
     """
-    key = _key(owner)
+    # The key follows from the name of the import alone.
+    key = f"{dense_prefix(owner.job_uid, 1)}/group-0001/{step_folder(0)}/{MANIFEST}"
     taken = SourceError(
         f"There is an import of the name {name}: {key}.",
         f"Start from that one, give this one another --name, or delete all saves of the job {owner.job_uid} by "
@@ -163,23 +160,12 @@ def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica
     """Write all shards, then commit the anchor; return its key. Raises SourceError, StoreError."""
     shards = tuple(_write_shard(store, owner, matches, attempt, index) for index in range(owner.shards))
     model = owner.model
-    tables = (
-        SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
-        for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
-    )
-    parameters, tensors = _dense_state(model, replica)
-    saved = SavedModel(owner.data.seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
-    meta = DenseMeta(
-        owner.job_uid, 1, 1, 0, 0, 0, layout_hash(model), (), ids=model.table_ids, model=saved, process_number=attempt
-    )
-    return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards).key
-
-
-def _dense_state(model: ModelSpec, replica: DenseReplica | None) -> tuple[tuple[SavedTensor, ...], dict[str, Tensor]]:
-    """Return the parameters of the dense network, and its state; no parameters without a network."""
-    if replica is None:
-        return (), {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
-    return replica.parameter_shapes(), replica.tensors()
+    saved = saved_model(model, owner.data.seed, () if replica is None else replica.parameter_shapes())
+    layout, ids = layout_hash(model), model.table_ids
+    meta = DenseManifest(CONTRACT_VERSION, owner.job_uid, 1, 1, 0, 0, 0, layout, (), ids=ids, model=saved)
+    no_network = {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
+    tensors = no_network if replica is None else replica.tensors()
+    return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards, process_number=attempt).key
 
 
 def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, index: int) -> ManifestRef:
@@ -243,11 +229,6 @@ def _numbers(tensor: StoredTensor, first: int, last: int) -> Floats:
             _DIVERGED,
         )
     return values
-
-
-def _key(owner: JobSpec) -> str:
-    """Return the key of the anchor, which follows from the name of the import alone."""
-    return f"{dense_prefix(owner.job_uid, 1)}/group-0001/{step_folder(0)}/{MANIFEST}"
 
 
 def _once(attempt: Callable[[], Result]) -> Result:

@@ -20,6 +20,7 @@ SUM = ":sum"
 _MAX_SHOWN = 12
 _WRAPPERS = ("module.", "_dmp_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.", "state_dict.")
 _MAP = "--map TENSOR=NAME"
+_NAME_IT = f"Name the right one by {_MAP}."
 
 Found = Mapping[str, StoredTensor]
 
@@ -64,15 +65,27 @@ def match(
     taken = {tensor.name for tensor in stated.values()}
     tables, known, no_tables, no_layers = list[TableSource](), set[str](), list[str](), list[str]()
     for place, table in enumerate(model.tables):
-        source = _table_source(place, model, found, stated, taken)
-        if source is None:
+        weight, sums = stated.get(table.name), stated.get(table.name + SUM)
+        if weight is None:
+            full = f"{table.name}.weight"
+            fitting = [n for n in found if n not in taken and (n in {table.name, full} or n.endswith(f".{full}"))]
+            weight = _only(fitting, f"table {table.name}", found)
+        if weight is None and sums is not None:
+            raise SourceError(f"{sums.name} is for the rows of table {table.name}, which is not there.", _NAME_IT)
+        if weight is None:
             no_tables.append(table.name)
             continue
-        tables.append(source)
-        known.update(each.name for each in (source.weight, source.sums) if each is not None)
+        _check_weight(table, model.table_dims[place], weight)
+        if sums is not None:
+            _check_sums(table, model.table_optimizers[place].kind, weight, sums)
+        tables.append(TableSource(place, weight, sums))
+        known.update(each.name for each in (weight, sums) if each is not None)
     layers = dict[str, StoredTensor]()
     for each in dense:
-        layer = stated.get(each.name) or _layer_of(each.name, found, taken | known)
+        layer = stated.get(each.name)
+        if layer is None:  # The tensor of its name, otherwise that of its name behind a wrapper's.
+            fitting = [name for name in found if name not in taken | known and each.name in _unwrapped(name)]
+            layer = found[each.name] if each.name in fitting else _only(fitting, each.name, found)
         if layer is not None and layer.shape == each.shape and not isinstance(layer.dtype, str):
             layers[each.name] = layer
         else:
@@ -82,23 +95,12 @@ def match(
     unused = tuple(tensor.description for name, tensor in found.items() if name not in known)
     unmatched = (*(f"table {name}" for name in no_tables), *no_layers)
     if unmatched and (missing == "Fail" or not tables):
-        raise _missing_error(unmatched, unused, nothing=not tables)
+        or_initialise = "; --missing Initialise starts missing ones from first values" if tables else ""
+        raise SourceError(
+            f"The source has no {_some(unmatched)}; it has {_some(unused) if unused else 'nothing else'}.",
+            f"Name them by {_MAP}{or_initialise}. --dense Initialise leaves the whole dense network out.",
+        )
     return Matches(tuple(tables), layers, tuple(no_tables), tuple(no_layers), unused)
-
-
-def _table_source(place: int, model: ModelSpec, found: Found, stated: Found, taken: set[str]) -> TableSource | None:
-    """Return the tensors of a table; None if they are missing. Raises SourceError if they do not fit."""
-    table = model.tables[place]
-    weight = stated.get(table.name) or _weight_of(table, found, taken)
-    sums = stated.get(table.name + SUM)
-    if weight is not None:
-        _check_weight(table, model.table_dims[place], weight)
-        if sums is not None:
-            _check_sums(table, model.table_optimizers[place].kind, weight, sums)
-        return TableSource(place, weight, sums)
-    if sums is not None:
-        raise SourceError(f"{sums.name} is for the rows of table {table.name}, which is not there.", _named())
-    return None
 
 
 def _stated(found: Found, mapped: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[str, StoredTensor]:
@@ -120,19 +122,6 @@ def _stated(found: Found, mapped: Sequence[tuple[str, str]], targets: Sequence[s
     return stated
 
 
-def _weight_of(table: TableSpec, found: Found, taken: set[str]) -> StoredTensor | None:
-    """Return the tensor that has the name of a table. Raises SourceError if there are several."""
-    full = f"{table.name}.weight"
-    fitting = [n for n in found if n not in taken and (n in {table.name, full} or n.endswith(f".{full}"))]
-    return _only(fitting, f"table {table.name}", found)
-
-
-def _layer_of(name: str, found: Found, taken: set[str]) -> StoredTensor | None:
-    """Return the tensor of a parameter or buffer: that of its name, otherwise that of its name behind a wrapper's."""
-    fitting = [each for each in found if each not in taken and name in _unwrapped(each)]
-    return found[name] if name in fitting else _only(fitting, name, found)
-
-
 def _unwrapped(name: str) -> Iterator[str]:
     """Yield a name, and the name without one wrapper, two, and so on."""
     yield name
@@ -143,7 +132,7 @@ def _unwrapped(name: str) -> Iterator[str]:
 
 def _only(names: Sequence[str], target: str, found: Found) -> StoredTensor | None:
     if len(names) > 1:
-        raise SourceError(f"Several tensors have the name of {target}: {_some(names)}.", _named())
+        raise SourceError(f"Several tensors have the name of {target}: {_some(names)}.", _NAME_IT)
     return found[names[0]] if names else None
 
 
@@ -179,7 +168,7 @@ def _check_sums(table: TableSpec, optimizer: str, weight: StoredTensor, sums: St
         )
     rows = weight.shape[0]
     if sums.shape not in {(rows,), (rows, 1)}:
-        raise SourceError(f"{sums.description} has no number for each of the {rows} rows of {weight.name}.", _named())
+        raise SourceError(f"{sums.description} has no number for each of the {rows} rows of {weight.name}.", _NAME_IT)
     _check_floats(sums)
 
 
@@ -188,19 +177,6 @@ def _check_floats(tensor: StoredTensor) -> None:
         raise SourceError(
             f"{tensor.name} is of {tensor.dtype}, not one of {', '.join(FLOATS.values())}.", "Save it as float32."
         )
-
-
-def _missing_error(unmatched: Sequence[str], unused: Sequence[str], *, nothing: bool) -> SourceError:
-    or_initialise = "" if nothing else "; --missing Initialise starts missing ones from first values"
-    there = f"it has {_some(unused)}" if unused else "it has nothing else"
-    return SourceError(
-        f"The source has no {_some(unmatched)}; {there}.",
-        f"Name them by {_MAP}{or_initialise}. --dense Initialise leaves the whole dense network out.",
-    )
-
-
-def _named() -> str:
-    return f"Name the right one by {_MAP}."
 
 
 def _some(names: Iterable[str]) -> str:

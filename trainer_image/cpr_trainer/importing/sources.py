@@ -1,17 +1,23 @@
 """Finds the files that an import names, copies those of a bucket, and opens them all as tensors by name.
 
-Libraries read local files only: the files of a bucket are copied to a temporary folder first.
+Libraries read local files only: the files of a bucket are copied to a temporary folder first. A folder of
+torch.distributed.checkpoint (DCP) is decoded by a process without rights (`isolated.py`): this one opens its files,
+which must lie in the folder, and assembles each tensor from the parts of all ranks.
 """
 
 from __future__ import annotations
 
+import mmap
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import prod
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -21,9 +27,9 @@ from torch import Tensor
 
 from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
-from cpr_trainer.importing.dcp import files_of, open_checkpoint, read_checkpoint
-from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
-from cpr_trainer.importing.tensors import SourceError, StoredTensor, inside
+from cpr_trainer.importing.checkpoint_index import IndexedTensor, Part
+from cpr_trainer.importing.isolated import IsolatedReader, UnreadableError, isolated_reader
+from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor, inside
 from cpr_trainer.store import Uris
 
 _S3 = "s3://"
@@ -34,6 +40,7 @@ _SAFETENSORS, _NUMPY = ".safetensors", ".npy"
 _PLAIN = "weight"
 _COPIED_BYTES = 16 << 20
 _REMEDY = f"Name a {_SAFETENSORS} or {_NUMPY} file, a folder of such files, or a folder with a {METADATA} file (DCP)."
+_DCP_REMEDY = "Save it again by torch.distributed.checkpoint.save, and copy the whole folder."
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "F64": torch.float64}
 
 
@@ -73,7 +80,10 @@ class _Opening:
 
     def tensors(self, source: str, staging: Path) -> Iterator[StoredTensor]:
         """Yield the tensors of a source. Raises SourceError, StoreError."""
-        path = self._fetched(source, staging) if source.startswith(_S3) else _local(source)
+        if source.startswith(_S3):
+            path = self._fetched(source, staging)
+        else:
+            path = path_of(source) if is_file_uri(source) else Path(source)
         if (path / METADATA).is_file():
             tensors = staging / "tensors"
             tensors.mkdir()
@@ -102,7 +112,8 @@ class _Opening:
                 if each.endswith(tuple(_OPENERS)):
                     self._fetch(each, inside(folder, unquote(each.removeprefix(source))))
             return folder
-        for name in files_of(read_checkpoint(metadata, self._reader)):
+        files = {part.file for tensor in read_checkpoint(metadata, self._reader) for part in tensor.parts}
+        for name in sorted(files):
             self._fetch(source + quote(name), inside(folder, name))
         return folder
 
@@ -114,10 +125,6 @@ class _Opening:
         return path
 
 
-def _local(source: str) -> Path:
-    return path_of(source) if is_file_uri(source) else Path(source)
-
-
 def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
     try:
         file = stack.enter_context(safetensors.safe_open(path, framework="pt"))
@@ -127,17 +134,12 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
         piece = file.get_slice(name)
         full_name = f"{path.stem}.{_PLAIN}" if name == _PLAIN else name
         dtype = _DTYPES.get(piece.get_dtype(), piece.get_dtype())
-        shape = tuple(piece.get_shape())
-        read = partial(_slice, piece) if shape else partial(_scalar, partial(file.get_tensor, name))
-        yield StoredTensor(full_name, shape, dtype, str(path), read)
+        yield StoredTensor(full_name, tuple(piece.get_shape()), dtype, str(path), partial(_read, file, name))
 
 
-def _slice(piece: object, first: int, last: int) -> Tensor:
-    return piece[first:last]  # type: ignore[index, no-any-return]
-
-
-def _scalar(read: Callable[[], Tensor], _first: int, _last: int) -> Tensor:
-    return read()
+def _read(file: Any, name: str, first: int, last: int) -> Tensor:
+    piece = file.get_slice(name)
+    return piece[first:last] if piece.get_shape() else file.get_tensor(name)  # type: ignore[no-any-return]
 
 
 def _open_numpy(path: Path, _stack: ExitStack) -> Iterator[StoredTensor]:
@@ -160,3 +162,103 @@ _OPENERS: dict[str, Callable[[Path, ExitStack], Iterator[StoredTensor]]] = {
     _SAFETENSORS: _open_safetensors,
     _NUMPY: _open_numpy,
 }
+
+
+# --- Folders of torch.distributed.checkpoint
+
+
+def read_checkpoint(path: Path, reader: IsolatedReader) -> tuple[IndexedTensor, ...]:
+    """Return the tensors in the index of the checkpoint with its metadata at `path`. Raises SourceError."""
+    try:
+        return reader.index(path.read_bytes())
+    except (OSError, UnreadableError) as error:
+        raise SourceError(f"{path} cannot be read: {error}.", _DCP_REMEDY) from error
+
+
+def open_checkpoint(path: Path, scratch: Path, reader: IsolatedReader) -> Iterator[StoredTensor]:
+    """Yield the tensors of the checkpoint with its metadata at `path`.
+
+    Each is assembled in a file below `scratch` when it is first read. Raises SourceError.
+    """
+    folder = path.parent
+    for number, indexed in enumerate(read_checkpoint(path, reader)):
+        dtype = getattr(torch, indexed.dtype, None)
+        staged = _Staged(folder, indexed, scratch / f"tensor-{number}", reader)
+        known = dtype if isinstance(dtype, torch.dtype) else indexed.dtype
+        yield StoredTensor(indexed.name, indexed.shape, known, str(folder), staged.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Staged:
+    """One tensor, with the parts of all ranks in the mapped file `staging`, as float32 if it is of floats."""
+
+    folder: Path
+    indexed: IndexedTensor
+    staging: Path
+    reader: IsolatedReader
+
+    def rows(self, first: int, last: int) -> Tensor:
+        """Return rows of the tensor; a scalar itself. Raises SourceError."""
+        return self._tensor[first:last] if self.indexed.shape else self._tensor
+
+    @cached_property
+    def _tensor(self) -> Tensor:
+        try:
+            return self._assembled()
+        except (OSError, ValueError, RuntimeError, UnreadableError) as error:
+            raise SourceError(
+                f"{self.folder}: the tensor {self.indexed.name} cannot be read: {error}.", _DCP_REMEDY
+            ) from error
+
+    def _assembled(self) -> Tensor:
+        shape, dtype = self.indexed.shape, getattr(torch, self.indexed.dtype)
+        staged = torch.float32 if dtype in FLOATS else dtype
+        boxes = [_slices(part, shape) for part in self.indexed.parts]
+        if not prod(shape):
+            return torch.empty(shape, dtype=staged)
+        if not _tile(boxes, shape):
+            raise UnreadableError(f"its parts are not {list(shape)} together")
+        tensor = torch.from_file(str(self.staging), shared=True, size=prod(shape), dtype=staged).view(shape)
+        for part, box in zip(self.indexed.parts, boxes, strict=True):
+            tensor[box].copy_(self._read(part, dtype))
+        return tensor
+
+    def _read(self, part: Part, dtype: torch.dtype) -> Tensor:
+        path = inside(self.folder, part.file)
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as content,
+            content[part.start : part.start + part.length] as stored,
+        ):
+            if not 0 < part.length == len(stored):
+                raise UnreadableError(f"{path} has {len(content)} bytes, and a part of it ends behind them")
+            return self.reader.tensor(stored, dtype, part.sizes)
+
+
+def _tile(boxes: Sequence[tuple[slice, ...]], shape: tuple[int, ...]) -> bool:
+    """Return True if boxes, each inside of the shape, cover every place of it exactly once."""
+    if not shape:
+        return len(boxes) == 1
+    begins, ends = defaultdict(list), defaultdict(list)
+    for number, (first, *_) in enumerate(boxes):
+        begins[first.start].append(number)
+        ends[first.stop].append(number)
+    if 0 not in begins:
+        return False
+    across = dict[int, None]()  # the boxes of one layer: between two borders the same ones
+    for border in sorted((begins.keys() | ends.keys()) - {shape[0]}):
+        for number in ends[border]:
+            across.pop(number)
+        across.update(dict.fromkeys(begins[border]))
+        if not _tile([boxes[number][1:] for number in across], shape[1:]):
+            return False
+    return shape[0] in ends
+
+
+def _slices(part: Part, shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return the slices of a part in its tensor. Raises UnreadableError for one that is not wholly in it."""
+    places = tuple(slice(offset, offset + size) for offset, size in zip(part.offsets, part.sizes, strict=True))
+    if len(places) != len(shape) or any(place.stop > size for place, size in zip(places, shape, strict=True)):
+        raise UnreadableError(f"a part {list(part.sizes)} at {list(part.offsets)} is not in {list(shape)}")
+    return places

@@ -6,7 +6,7 @@ compiler, which takes seconds at the start of each trainer.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -71,33 +71,19 @@ class DenseOptimizer:
         assert parameters.grad is not None  # noqa: S101 -- set once, by the constructor
         ours: tuple[list[Tensor], list[Tensor]] = ([parameters], [parameters.grad])
         memory = list(self._memory)
-        rate, decay = rate_at(spec, step), spec.weight_decay
+        common: dict[str, Any] = {
+            "foreach": False,
+            "lr": rate_at(spec, step),
+            "weight_decay": spec.weight_decay,
+            "maximize": False,
+        }
         match spec.kind:
             case "SGD":
                 self.steps += 1
-                sgd(
-                    *ours,
-                    list[Tensor | None](memory) or [None],
-                    foreach=False,
-                    lr=rate,
-                    momentum=spec.momentum,
-                    nesterov=spec.nesterov,
-                    dampening=0.0,
-                    weight_decay=decay,
-                    maximize=False,
-                )
+                momenta = list[Tensor | None](memory) or [None]
+                sgd(*ours, momenta, momentum=spec.momentum, nesterov=spec.nesterov, dampening=0.0, **common)
             case "Adagrad":
-                adagrad(
-                    *ours,
-                    memory,
-                    [self.steps],
-                    foreach=False,
-                    lr=rate,
-                    lr_decay=0.0,
-                    eps=spec.epsilon,
-                    weight_decay=decay,
-                    maximize=False,
-                )
+                adagrad(*ours, memory, [self.steps], lr_decay=0.0, eps=spec.epsilon, **common)
             case "Adam" | "AdamW":
                 means, squares = memory
                 adam(
@@ -106,15 +92,12 @@ class DenseOptimizer:
                     [squares],
                     [],
                     [self.steps],
-                    foreach=False,
                     decoupled_weight_decay=spec.kind == "AdamW",
-                    lr=rate,
                     beta1=spec.beta1,
                     beta2=spec.beta2,
                     eps=spec.epsilon,
-                    weight_decay=decay,
                     amsgrad=False,
-                    maximize=False,
+                    **common,
                 )
             case _:
                 assert_never(spec.kind)

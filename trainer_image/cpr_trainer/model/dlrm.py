@@ -89,8 +89,9 @@ class Dlrm(nn.Module):
         self.top = _mlp((spec.embedding_dim + len(self._below), *spec.top_mlp), generator)
         self.projections = nn.ModuleList()
         if spec.dims != (spec.embedding_dim,):
-            dims = (spec.table_dims[table] for table in spec.feature_tables)
-            self.projections.extend(_projection(dim, spec.embedding_dim, generator) for dim in dims)
+            to = spec.embedding_dim
+            for dim in (spec.table_dims[table] for table in spec.feature_tables):
+                self.projections.append(nn.Identity() if dim == to else _linear(dim, to, generator, bias=False))
 
     _below: Tensor
     _numbers: Tensor
@@ -109,20 +110,17 @@ class Dlrm(nn.Module):
 
     def with_embeddings(self, summary: Tensor, embeddings: Embedded) -> Tensor:
         """Return logits, float32 [n], from the result of `before_embeddings`, [n, D], and embeddings."""
-        vectors = torch.cat((summary.unsqueeze(1), self._of_one_dim(embeddings)), dim=1)
+        if isinstance(embeddings, Features):
+            of_features = tuple(cast(Tensor, each) for each in embeddings.values()) if self.projections else ()
+            embeddings = of_features or embeddings.pooled[0]
+        if isinstance(embeddings, tuple) or self.projections:
+            of_table = embeddings if isinstance(embeddings, tuple) else embeddings.unbind(dim=1)
+            projected = [project(each) for project, each in zip(self.projections, of_table, strict=True)]
+            embeddings = torch.stack(projected, dim=1)
+        vectors = torch.cat((summary.unsqueeze(1), embeddings), dim=1)
         dots = pairwise_dots(vectors, self._below, self._numbers)
         logits = self.top(torch.cat((summary, dots), dim=1))
         return cast(Tensor, logits.squeeze(1))
-
-    def _of_one_dim(self, embeddings: Embedded) -> Tensor:
-        """Return a vector of the embedding dimension for each feature, or table, [n, F, D]."""
-        if isinstance(embeddings, Features):
-            vectors = tuple(cast(Tensor, each) for each in embeddings.values()) if self.projections else ()
-            embeddings = vectors or embeddings.pooled[0]
-        if isinstance(embeddings, Tensor) and not self.projections:
-            return embeddings
-        of_table = embeddings if isinstance(embeddings, tuple) else embeddings.unbind(dim=1)
-        return torch.stack([project(each) for project, each in zip(self.projections, of_table, strict=True)], dim=1)
 
 
 def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
@@ -131,11 +129,6 @@ def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     for inputs, outputs in pairwise(widths):
         layers += [_linear(inputs, outputs, generator), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
-
-
-def _projection(dim: int, to: int, generator: torch.Generator) -> nn.Module:
-    """Return a layer that projects vectors of `dim` values to vectors of `to` values."""
-    return nn.Identity() if dim == to else _linear(dim, to, generator, bias=False)
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:

@@ -255,9 +255,13 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
             logits = start(network, dense, spec.output_shape)(embeddings)
     except ModelError as error:
         computed = str(dtype).removeprefix("torch.")
+        shapes = [f"[n, {', '.join(map(str, each))}]" for each in _embedding_shapes(spec)]
+        described = shapes[0] if len(spec.dims) == 1 else f"a tuple of {len(shapes)}: {', '.join(shapes)}"
+        if spec.features:
+            described = f"features by name, {len(spec.features)} of them, as"
         raise ModelError(
             error.message,
-            f"It takes [n, {spec.dense_width}] features, float32, and {_described_shapes(spec)} embeddings, {computed},"
+            f"It takes [n, {spec.dense_width}] features, float32, and {described} embeddings, {computed},"
             f" and returns [n{''.join(f', {size}' for size in spec.output_shape)}] logits; correct it, or spec.model.",
         ) from error
     logits, labels = logits.float(), torch.zeros(shape, device=device)
@@ -311,10 +315,3 @@ def _embedding_shapes(spec: ModelSpec) -> list[tuple[int, ...]]:
     if len(spec.dims) == 1:
         return [(len(spec.tables), *spec.dims)]
     return [(dim,) for dim in spec.table_dims]
-
-
-def _described_shapes(spec: ModelSpec) -> str:
-    if spec.features:
-        return f"features by name, {len(spec.features)} of them, as"
-    shapes = [f"[n, {', '.join(map(str, shape))}]" for shape in _embedding_shapes(spec)]
-    return shapes[0] if len(spec.dims) == 1 else f"a tuple of {len(shapes)}: {', '.join(shapes)}"

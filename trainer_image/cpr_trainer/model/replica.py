@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.choices import Device, Precision
-from cpr_contract.manifests import SavedTensor
+from cpr_contract.manifests import SavedModel, SavedTable, SavedTensor
 from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.buffers import BufferBytes, buffers_of
-from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width
+from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width, state_kind
 from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network
 
 #: The names in a save: of the dense state, float32 [k, p], see `DenseReplica.state`; of each buffer of the network; and
@@ -160,7 +160,11 @@ class DenseReplica:
             self.load_state(tensors[NETWORK])
         except ValueError as error:
             raise another_network(str(error)) from error
-        self._load_steps(tensors.get(_OPTIMIZER_STEPS))
+        steps = tensors.get(_OPTIMIZER_STEPS)
+        if (steps is not None) != self._counted:
+            raise another_network("it is of another model.denseOptimizer")
+        if steps is not None:
+            self._optimizer.steps.copy_(steps)
         for name, buffer in self.buffers().items():
             saved = tensors.get(_BUFFER + name)
             if saved is None or saved.shape != buffer.shape:
@@ -192,12 +196,6 @@ class DenseReplica:
         if pieces and self._counted:
             self._optimizer.steps.copy_(tensors[_OPTIMIZER_STEPS])
 
-    def _load_steps(self, steps: Tensor | None) -> None:
-        if (steps is not None) != self._counted:
-            raise another_network("it is of another model.denseOptimizer")
-        if steps is not None:
-            self._optimizer.steps.copy_(steps)
-
     def buffers(self) -> dict[str, Tensor]:
         """Return the network's state without its parameters, such as running statistics; no copies."""
         return buffers_of(self.model)
@@ -224,6 +222,15 @@ class DenseReplica:
                 f"{self._state.dtype} {tuple(self._state.shape)}"
             )
         self._state.copy_(state)
+
+
+def saved_model(model: ModelSpec, seed: int, parameters: tuple[SavedTensor, ...]) -> SavedModel:
+    """Return the description in a save by which jobs of other models can use it."""
+    tables = (
+        SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
+        for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
+    )
+    return SavedModel(seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
 
 
 def buffers_in(tensors: Mapping[str, Tensor]) -> tuple[SavedTensor, ...]:

@@ -6,7 +6,6 @@ model is zero, costs nothing at first, and is independent of first values. One b
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
@@ -54,18 +53,6 @@ class Ring:
     def members(self, holder: int) -> tuple[int, ...]:
         """Return the members of the stripe of `holder`, which has part i of the i-th one."""
         return tuple((holder - self.data_shards + part) % self.shards for part in range(self.data_shards))
-
-    def needed(self, shard: int) -> frozenset[int]:
-        """Return the shards that a rebuild of this shard reads: its holders, and the members of their stripes."""
-        holders = self.holders(shard)
-        return frozenset(holders).union(*map(self.members, holders)) - {shard}
-
-    def recoverable(self, shard: int, lost: Collection[int]) -> bool:
-        """Return whether a lost shard can be rebuilt while these are lost.
-
-        Two shards that are more than `data_shards` apart on the ring can both be rebuilt.
-        """
-        return self.needed(shard).isdisjoint(lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Uris:
     A URI that ends in / names all files below it, also through linked folders. A URI with `*`, `?` or `[...]` names the
     files with a matching path; a `*` matches slashes, too. Both skip names that begin with . or _, of files and of
     folders below the pattern's root, because other tools use such names for their own files.
+    Safe to use from several threads.
     """
 
     def __init__(

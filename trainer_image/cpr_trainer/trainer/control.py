@@ -98,7 +98,8 @@ class ControlSignals:
 
     A thread reads the roster's file. The main thread calls `poll_interrupts` in every wait and before every step.
     `on_roster` is called on the main thread with each newer roster of the same group and generation. `listener_alive`
-    returns whether other trainers can reach this one.
+    returns whether other trainers can reach this one. `current` is the roster that was adopted last; any thread may
+    read it.
     """
 
     def __init__(self, rosters: RosterFile[TrainerRoster], stop: threading.Event) -> None:
@@ -109,7 +110,7 @@ class ControlSignals:
         self._rosters = rosters
         self._newest: TrainerRoster | None = None
         self._failure: TrainerError | None = None
-        self._current: TrainerRoster | None = None
+        self.current: TrainerRoster | None = None
         self._heartbeat_at = monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read_rosters, name="roster", daemon=True)
@@ -140,13 +141,8 @@ class ControlSignals:
             raise ValueError("no roster was read")
         if roster.newest_incarnation > roster.incarnation:
             raise Superseded(f"incarnation {roster.newest_incarnation} of this trainer exists")
-        self._current = roster
+        self.current = roster
         return roster
-
-    @property
-    def current(self) -> TrainerRoster | None:
-        """The roster that was adopted last; any thread may read it."""
-        return self._current
 
     @property
     def job_stops(self) -> bool:
@@ -157,7 +153,7 @@ class ControlSignals:
         """Follow a newer roster. Raises RosterChanged if it is of another group or generation."""
         self.heartbeat()
         self._raise_failure()
-        before = self._current
+        before = self.current
         if before is None or self._newest is before:
             return
         now = self.adopt()

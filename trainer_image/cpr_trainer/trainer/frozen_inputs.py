@@ -11,9 +11,14 @@ from time import monotonic
 from typing import TypeVar
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DataManifest, WorkersManifest
+from cpr_contract.manifests import DataManifest, WorkersManifest, data_key, workers_key
 from cpr_trainer.checkpoint.anchor.pruning import listing_pause_s
-from cpr_trainer.checkpoint.format.records import freeze, read_data, read_vocabularies, read_workers, write_vocabularies
+from cpr_trainer.checkpoint.format.records import (
+    freeze,
+    read_frozen,
+    read_vocabularies,
+    write_vocabularies,
+)
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, manifest_of_indices
 from cpr_trainer.data.vocabularies import Vocabularies
@@ -73,7 +78,7 @@ class FrozenInputs:
         """
 
         def read() -> DataManifest | None:
-            return read_data(store, self._job_uid, evaluates=self._evaluates)
+            return read_frozen(store, DataManifest, data_key(self._job_uid, evaluates=self._evaluates))
 
         def find_and_freeze() -> DataManifest:
             return freeze(store, manifest_of_indices(self._job_uid, self._uri, find(), evaluates=self._evaluates))
@@ -117,7 +122,9 @@ class FrozenInputs:
             manifest = WorkersManifest(CONTRACT_VERSION, self._job_uid, found.count, found.reason, found.threads)
             return freeze(store, manifest)
 
-        self.workers = self._read_or_freeze(lambda: read_workers(store, self._job_uid), choose_and_freeze)
+        self.workers = self._read_or_freeze(
+            lambda: read_frozen(store, WorkersManifest, workers_key(self._job_uid)), choose_and_freeze
+        )
         return WorkerChoice(self.workers.workers, self.workers.reason, self.workers.threads)
 
     def count_new_files(self) -> None:

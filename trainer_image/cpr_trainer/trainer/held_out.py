@@ -91,19 +91,14 @@ class HeldOutEvaluator:
             logits = _logits(replica, batch_slice, fetched)
             scores.add(logits, torch.from_numpy(batch_slice.batch.labels), 0)
             found.append(first_of(logits))
-        self._counters, self._scored_step = (scores.take_delta(), *self._placed_logits(found)), step
-
-    def _placed_logits(self, found: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return this trainer's logits at their places among those of all, float32 [n], with 0 elsewhere.
-
-        The sum over trainers is exact, because only one of them has each logit. Empty without a group column.
-        """
-        if self._grouped is None:
-            return ()
-        of_all = torch.zeros(len(self._grouped))
-        own = torch.cat([of_all[:0], *found])
-        of_all[self._first : self._first + len(own)] = own
-        return (of_all,)
+        self._counters, self._scored_step = (scores.take_delta(),), step
+        if self._grouped is not None:
+            # This trainer's logits at their places among those of all, with 0 elsewhere: the sum over trainers is
+            # exact, because only one of them has each logit.
+            of_all = torch.zeros(len(self._grouped))
+            own = torch.cat([of_all[:0], *found])
+            of_all[self._first : self._first + len(own)] = own
+            self._counters += (of_all,)
 
     def counters(self, step: int) -> tuple[Tensor, ...]:
         """Return copies of the counters to be summed in this step, if there are any.

@@ -9,7 +9,7 @@ from cpr_contract.reports import Problem, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor
-from cpr_trainer.checkpoint.restore.by_name import ByName, check_vocabularies, saved_model
+from cpr_trainer.checkpoint.restore.by_name import check_vocabularies, saved_model
 from cpr_trainer.checkpoint.restore.dense_loader import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.trainer.control import PollInterrupts
@@ -71,17 +71,8 @@ class InitialStateLoader:
         return None
 
     def _candidates(self) -> tuple[Candidate, ...]:
-        roster, job = self._roster(), self._setup.job
-        return newest_dense(
-            self._setup.store,
-            job.job_uid,
-            roster.counters.generation,
-            roster.anchor,
-            self._setup.layout,
-            restore_from=job.snapshots.restore_from,
-            ids=job.model.table_ids,
-            by_name=ByName.of(job),
-        )
+        roster = self._roster()
+        return newest_dense(self._setup.store, self._setup.job, roster.counters.generation, roster.anchor)
 
     def _wait_for_another_anchor(self, poll_interrupts: PollInterrupts) -> None:
         anchor = self._roster().anchor

@@ -235,10 +235,17 @@ class Loop:
         assert state.done != NO_STATE, "members of a group have a dense state"
         if not survived and state.reached < self._setup.last_step:
             try:
+                self._stepper.shards.await_ready()
                 if self._setup.job.lockstep:
-                    self._skip_to_applied(group)
+                    # Continue after the highest step that any shard applied of any rank.
+                    group.announce(max(self._exchange.applied()))
+                    with self._status.waiting(poll_interrupts) as poll_and_report:
+                        reached = group.go(0, poll_and_report).step
+                    state.skip_to(max(reached, state.done))
                 else:
-                    self._go_back_to_shards()
+                    # Continue with the first step of this rank that any shard lacks. Shards drop pushes that they have
+                    # applied, so no push is lost or applied twice.
+                    state.done = min(state.done, *self._exchange.applied())
             except Interruption:
                 state.done = NO_STATE  # A loaded state counts only once all have agreed on its step.
                 raise
@@ -254,23 +261,6 @@ class Loop:
         self._barriers.report_best(self.coordinator)
         if self.coordinator is not None:
             self.coordinator.save(state)
-
-    def _skip_to_applied(self, group: Group) -> None:
-        """If no trainer survived: continue after the highest step that any shard applied of any rank."""
-        self._stepper.shards.await_ready()
-        group.announce(max(self._exchange.applied()))
-        with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
-            reached = group.go(0, poll_interrupts).step
-        self._stepper.state.skip_to(max(reached, self._stepper.state.done))
-
-    def _go_back_to_shards(self) -> None:
-        """If no trainer survived, without lockstep: continue with the first step of this rank that any shard lacks.
-
-        Shards drop pushes that they have applied, so no push is lost or applied twice.
-        """
-        self._stepper.shards.await_ready()
-        state = self._stepper.state
-        state.done = min(state.done, *self._exchange.applied())
 
     def _goal(self) -> int:
         """The step of the next barrier; if the roster requires one, the present step until it is announced."""
@@ -309,18 +299,27 @@ class Loop:
             stepper.train(feed, group, self.coordinator, self._goal)
 
     def _repair(self, pushed: int | None) -> None:
-        """Push the steps up to `done` that this rank has not pushed to every shard."""
-        stepper = self._stepper
-        done = stepper.state.done
-        if self._setup.job.per_step:  # shards have all pushes up to `done`, or the successor of one has lost them
-            self._count_up_to(done + 1)
-            self._exchange.commit(done, stepper.cut_step)
-        else:
-            missing = missing_steps(done, pushed, self._exchange.applied(), WINDOW)
-            self._count_up_to(missing.start)
-            for step in missing:
-                _LOG.info("computing step %d again", step)
-                stepper.repair(step)
+        """Push the steps up to `done` that this rank has not pushed to every shard.
+
+        First set the count of this rank's row updates on every shard to that before these steps. Steps that a shard
+        lost and no trainer pushes again are counted by the data. There are such steps only if this trainer and that
+        shard were replaced together. Shards that merge steps have all pushes up to `done`, or have lost them for good:
+        then `done` is committed.
+        """
+        stepper, exchange, done = self._stepper, self._exchange, self._stepper.state.done
+        missing = range(done + 1, done + 1)
+        if not self._setup.job.per_step:
+            missing = missing_steps(done, pushed, exchange.applied(), WINDOW)
+        for step in range(min(exchange.counted()) + 1, missing.start):
+            self._control.poll_interrupts()
+            exchange.count(step, stepper.slice_of(step).access.unique)
+        for step in range(max(exchange.counted()), missing.start - 1, -1):
+            exchange.uncount(step, stepper.slice_of(step).access.unique)
+        for step in missing:
+            _LOG.info("computing step %d again", step)
+            stepper.repair(step)
+        if self._setup.job.per_step:
+            exchange.commit(done, stepper.cut_step)
         stepper.pushed = max(stepper.pushed or 0, done)
 
     def _resend_missing(self) -> bool:
@@ -329,19 +328,6 @@ class Loop:
             return False
         self._repair(pushed=None)
         return min(self._exchange.applied()) >= self._stepper.state.done
-
-    def _count_up_to(self, first: int) -> None:
-        """Set the count of this rank's row updates on every shard to that before step `first`, the next one to push.
-
-        Steps that a shard lost and no trainer pushes again are counted by the data. There are such steps only if this
-        trainer and that shard were replaced together.
-        """
-        exchange, stepper = self._exchange, self._stepper
-        for step in range(min(exchange.counted()) + 1, first):
-            self._control.poll_interrupts()
-            exchange.count(step, stepper.slice_of(step).access.unique)
-        for step in range(max(exchange.counted()), first - 1, -1):
-            exchange.uncount(step, stepper.slice_of(step).access.unique)
 
     def _wait_at_end(self, group: Group) -> Result | None:
         """Wait for the anchor of the last step, or of a barrier that the roster requires.

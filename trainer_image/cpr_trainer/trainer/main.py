@@ -32,7 +32,7 @@ from cpr_trainer.runtime import (
     stop_on_sigterm,
 )
 from cpr_trainer.store import StoreError, StoreUnsuitableError, open_store
-from cpr_trainer.trainer.allreduce.group import Group, SoloGroup
+from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.allreduce.group_follower import GroupFollower
 from cpr_trainer.trainer.allreduce.group_leader import GroupLeader
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
@@ -113,8 +113,10 @@ def _train(
         workers = setup.workers
         set_threads(workers.threads)
         status.update(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
-        exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, total_samples, file=file, spill=spill)
-        loop = Loop(setup, control, status, exchange, _group_maker(setup, control), control_block)
+        exchange = Exchange(
+            setup.job, setup.rank, setup.incarnation, environment.key, total_samples, file=file, spill=spill
+        )
+        loop = Loop(setup, control, status, exchange, _group_maker(environment, setup, control), control_block)
         if resumes:
             status.update(**_identity(roster))
         if control_block is not None:
@@ -140,9 +142,20 @@ def _set_up(environment: Environment, control: ControlSignals, status: StatusPub
     """
 
     def poll() -> None:
-        _poll_for_stop(control)
+        with suppress(RosterChanged):  # Nothing depends on the roster yet: only a stop ends the wait.
+            control.poll_interrupts()
 
-    job, inputs = environment.job, _frozen_inputs(environment, control, status)
+    def leads() -> bool:
+        return control.current is not None and control.current.leader == control.current.index
+
+    job = environment.job
+    # Data of a user's code has no files, so no new ones can come.
+    uri = job.data.uri if job.data.entrypoint is None else None
+    evaluated = None if job.evaluation is None else job.evaluation.uri
+    inputs = (
+        FrozenInputs(job.job_uid, uri, leads, poll, lambda count: status.update(new_files=count)),
+        FrozenInputs(job.job_uid, evaluated, leads, poll, evaluates=True),
+    )
     store = open_store(job.snapshots.store, *environment.store_access)
     final: type[StoreError] | tuple[()] = ()
     if retry_store_errors(lambda: is_new_job(store, roster, job.job_uid), status, poll):
@@ -151,33 +164,6 @@ def _set_up(environment: Environment, control: ControlSignals, status: StatusPub
     return retry_store_errors(
         lambda: Setup.read(environment, roster, store, inputs, status.add_lasting_problem), status, poll, final=final
     )
-
-
-def _frozen_inputs(
-    environment: Environment, control: ControlSignals, status: StatusPublisher
-) -> tuple[FrozenInputs, FrozenInputs]:
-    """Return the frozen inputs of training, and those of the evaluation."""
-
-    def leads() -> bool:
-        return control.current is not None and control.current.leader == control.current.index
-
-    def poll() -> None:
-        _poll_for_stop(control)
-
-    job = environment.job
-    # Data of a user's code has no files, so no new ones can come.
-    uri = job.data.uri if job.data.entrypoint is None else None
-    evaluated = None if job.evaluation is None else job.evaluation.uri
-    return (
-        FrozenInputs(job.job_uid, uri, leads, poll, lambda count: status.update(new_files=count)),
-        FrozenInputs(job.job_uid, evaluated, leads, poll, evaluates=True),
-    )
-
-
-def _poll_for_stop(control: ControlSignals) -> None:
-    """Poll while nothing depends on the roster yet: only a stop ends the wait."""
-    with suppress(RosterChanged):
-        control.poll_interrupts()
 
 
 def _run(loop: Loop, environment: Environment) -> ExitCode:
@@ -192,12 +178,13 @@ def _run(loop: Loop, environment: Environment) -> ExitCode:
     return end_with(environment.termination_file, result, ExitCode.OK)
 
 
-def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
+def _group_maker(environment: Environment, setup: Setup, control: ControlSignals) -> MakeGroup:
     """Return a function that makes the group of a roster; with several trainers this process listens from now on."""
     if setup.job.trainers == 1:
-        return lambda _roster, _state: SoloGroup()
+        return lambda _roster, _state: Group()
     me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
-    listener = PeerListener(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, setup.job.silence_s)
+    port, job = environment.port_base + CONTROL_PORT, setup.job
+    listener = PeerListener(me, environment.key, environment.address, port, job.silence_s)
     liveness = PeerLiveness()
     listener.start()
     control.listener_alive = listener.alive
@@ -205,17 +192,17 @@ def _group_maker(setup: Setup, control: ControlSignals) -> MakeGroup:
     def delays_s() -> Iterator[float]:
         return backoff(random.Random(), first_s=0.1, cap_s=1.0)
 
-    def make(roster: TrainerRoster, _state: DenseState) -> Group:
-        if roster.leader == setup.rank:
-            return GroupLeader(listener, liveness, roster)
-        return GroupFollower(listener, liveness, roster, delays_s())
+    def make(roster: TrainerRoster, state: DenseState) -> Group:
+        leads = roster.leader == setup.rank
+        if not job.lockstep and leads:
+            return AsyncLeader(listener, liveness, roster, job.dense_sync, state)
+        if not job.lockstep:
+            return AsyncFollower(listener, liveness, roster, state, delays_s)
+        return (
+            GroupLeader(listener, liveness, roster) if leads else GroupFollower(listener, liveness, roster, delays_s())
+        )
 
-    def make_async(roster: TrainerRoster, state: DenseState) -> Group:
-        if roster.leader == setup.rank:
-            return AsyncLeader(listener, liveness, roster, setup.job.dense_sync, state)
-        return AsyncFollower(listener, liveness, roster, state, delays_s)
-
-    return make if setup.job.lockstep else make_async
+    return make
 
 
 def _open_spill(environment: Environment, file: ResumeFile | None) -> tuple[Spill | None, Problem | None]:
@@ -230,7 +217,7 @@ def _open_spill(environment: Environment, file: ResumeFile | None) -> tuple[Spil
             SPILL_UNAVAILABLE,
             f"spec.recovery.replay.spill asks for {size_bytes} bytes on the scratch volume, and has none: "
             f"{error.strerror}. The oldest pushes go as soon as the memory for them is full.",
-            "Free the disk of the node, or ask for less in a new job.",
+            "Free the disk of the node, or request less in a new job.",
         )
         _LOG.warning("%s %s", problem.message, problem.remedy)
         return None, problem

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,19 +24,9 @@ from cpr_trainer.exchange.encoding import Values
 #: Waits for a lookup's vectors; raises ShardsUnavailableError.
 Await = Callable[[PendingLookup], Values]
 
-T = TypeVar("T")
 
-
-class Wait(Protocol):
-    """Waits for a result of another thread."""
-
-    def __call__(self, begin: Callable[[], Future[T]]) -> T:
-        """Return the result of the future that `begin` returns; `begin` may be called again after a failure."""
-
-
-def wait_once(begin: Callable[[], Future[T]]) -> T:
-    """Wait without retries."""
-    return begin().result()
+#: Returns the result of the future that its argument returns, which it may call again after a failure.
+Wait = Callable[[Callable[[], "Future[Slice | None]"]], "Slice | None"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +57,9 @@ class Feed:
     With `split` each slice but the first is split by the one before it. `wait` waits for each.
     """
 
-    def __init__(self, loader: Loader, placement: Placement, wait: Wait = wait_once, *, split: bool) -> None:
+    def __init__(
+        self, loader: Loader, placement: Placement, wait: Wait = lambda begin: begin().result(), *, split: bool
+    ) -> None:
         self._loader = loader
         self._wait = wait
         self._placement = placement

@@ -137,7 +137,13 @@ class ResumeMemory:
         self._in_place = replica.device.type == "cpu"
         shape = tuple(replica.live.shape)
         forms = [(shape, np.float32)] * 2 + _Record.forms(state, shards) * 2
-        memory = _memory(control_block.file, forms)
+        area = next(control_block.file.areas(Kind.DENSE), None)  # of the last process, if there was one
+        if area is None:
+            size = SizeOf()
+            for form, dtype in forms:
+                size.array(form, dtype)
+            area = control_block.file.grow(Kind.DENSE, size.bytes)
+        memory = MappedMemory(area.mapping)
         self._dense = [torch.from_numpy(memory.array(shape, np.float32)) for _ in range(2)]
         self._records = [_Record(memory, state, shards) for _ in range(2)]
         self._copy = self._record = 0
@@ -262,14 +268,3 @@ class _Record:
                 buffer.copy_(place.clone().view(buffer.dtype).reshape(buffer.shape))
         state.done, state.lost, state.early_stop_state = done, reported.lost, reported.early_stop_state
         return ResumePoint(None if pushed == _NONE else pushed, self._link_states.copy(), reported)
-
-
-def _memory(file: ResumeFile, forms: list[_Form]) -> Memory:
-    """Return memory for arrays of these forms: that of the last process if there was one."""
-    found = next(file.areas(Kind.DENSE), None)
-    if found is None:
-        size = SizeOf()
-        for shape, dtype in forms:
-            size.array(shape, dtype)
-        found = file.grow(Kind.DENSE, size.bytes)
-    return MappedMemory(found.mapping)

@@ -140,7 +140,8 @@ class SaveCoordinator:
         If an evaluation is due at this step, it comes before the save.
         """
         self.committer.check()
-        if self._setup.evaluation_due(state):
+        step, setup = state.done, self._setup
+        if setup.early_stop is not None and state.early_stop_state.step < step == setup.next_barrier(step - 1):
             return
         if state.reached >= self._schedule.announced > self._offered_step:
             self._offer_cut(state, self._schedule.announced)

@@ -134,10 +134,17 @@ class EarlyStopState:
         """
         if scores.step <= self.step:
             return self
-        value = _value_of(scores, spec)
+        values = {
+            "AUC": scores.auc,
+            "GAUC": scores.gauc,
+            "LogLoss": scores.logloss,
+            "NormalisedEntropy": scores.normalised_entropy,
+        }
+        value = values[spec.metric]
         if value is None:
             raise _undefined(scores, spec)
-        if self.best is None or _gain(value, self.best, spec) > spec.min_improvement:
+        sign = 1 if spec.metric in {"AUC", "GAUC"} else -1  # of an improvement
+        if self.best is None or sign * (value - self.best) > spec.min_improvement:
             return type(self)(scores.step, value, scores.step, 0)
         return type(self)(scores.step, self.best, self.best_step, self.since + 1)
 
@@ -171,19 +178,6 @@ def next_evaluation(step: int, every: int, batch_size: int, last_step: int) -> i
     return min(-(-due_samples // batch_size), last_step)
 
 
-def _value_of(scores: HeldOutScores, spec: EarlyStopSpec) -> float | None:
-    """Return the value of the metric that decides, None where it is undefined."""
-    match spec.metric:
-        case "AUC":
-            return scores.auc
-        case "GAUC":
-            return scores.gauc
-        case "LogLoss":
-            return scores.logloss
-        case "NormalisedEntropy":
-            return scores.normalised_entropy
-
-
 def _undefined(scores: HeldOutScores, spec: EarlyStopSpec) -> DataError:
     if not scores.scored:
         why = "no held-out row is a sample"
@@ -195,8 +189,3 @@ def _undefined(scores: HeldOutScores, spec: EarlyStopSpec) -> DataError:
         f"spec.evaluation.earlyStop cannot judge by {spec.metric}: {why}.",
         "Hold out other or more rows (data.holdOut, evaluation.uri, evaluation.samples), or choose another metric.",
     )
-
-
-def _gain(value: float, before: float, spec: EarlyStopSpec) -> float:
-    """Return how much better a value is."""
-    return value - before if spec.metric in {"AUC", "GAUC"} else before - value

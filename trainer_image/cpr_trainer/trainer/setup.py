@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cpr_contract.manifests import dense_prefix
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import DenseManifest, dense_prefix
 from cpr_contract.reports import Problem
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta
 from cpr_trainer.checkpoint.restore.by_name import with_vocabularies
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.open import evaluation_rows, files_of, log_problem, open_dataset, open_evaluation
@@ -41,9 +41,6 @@ class Setup:
     job: JobSpec
     rank: int
     incarnation: int
-    key: bytes
-    address: str
-    port_base: int
     store: Store
     dataset: Dataset
     order: BatchOrder
@@ -113,9 +110,6 @@ class Setup:
             job=job,
             rank=roster.index,
             incarnation=roster.incarnation,
-            key=environment.key,
-            address=environment.address,
-            port_base=environment.port_base,
             store=store,
             dataset=dataset,
             order=order,
@@ -149,11 +143,6 @@ class Setup:
             return self.last_step
         return next_evaluation(step, spec.every, self.order.batch_size, self.last_step)
 
-    def evaluation_due(self, state: DenseState) -> bool:
-        """Return whether the model at the present barrier is to be evaluated before it is saved."""
-        step = state.done
-        return self.early_stop is not None and state.early_stop_state.step < step == self.next_barrier(step - 1)
-
     def samples_at(self, step: int) -> int:
         """Samples of the steps up to and including `step`."""
         return samples_at(step, self.order.batch_size, self.order.total_samples)
@@ -168,7 +157,8 @@ class Setup:
         Without lockstep all may have gone beyond a cut meanwhile.
         """
         step = state.reached if cut_step is None else cut_step
-        meta = DenseMeta(
+        meta = DenseManifest(
+            contract=CONTRACT_VERSION,
             job_uid=self.job.job_uid,
             generation=roster.counters.generation,
             group=roster.counters.group,
@@ -176,6 +166,7 @@ class Setup:
             samples=self.samples_at(step),
             total_samples=self.order.total_samples,
             layout=self.layout,
+            parts=(),
             dense_lost=state.lost,
             ids=self.job.model.table_ids,
             model=with_vocabularies(state.saved_model(), self.vocabularies),

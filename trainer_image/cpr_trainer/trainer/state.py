@@ -11,12 +11,12 @@ import torch
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from cpr_contract.manifests import Ranges, SavedModel, SavedTable
+from cpr_contract.manifests import Ranges, SavedModel
 from cpr_contract.spec import ByNameSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.restore.by_name import DenseParts, map_dense
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.dense_optimizer import state_kind
-from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in
+from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in, saved_model
 from cpr_trainer.trainer.allreduce.group import NO_STATE
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState
 from cpr_trainer.trainer.scores import EarlyStopState, Scores
@@ -99,13 +99,7 @@ class DenseState:
 
     def saved_model(self) -> SavedModel:
         """Return the description in a save by which jobs of other models can use it."""
-        model = self._model
-        tables = (
-            SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
-            for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
-        )
-        parameters = self.replica.parameter_shapes()
-        return SavedModel(self._seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
+        return saved_model(self._model, self._seed, self.replica.parameter_shapes())
 
     def load(self, tensors: Mapping[str, Tensor], done: int) -> None:
         """Load a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""

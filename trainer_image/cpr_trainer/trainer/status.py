@@ -197,20 +197,17 @@ class ReportCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield one family for each known value."""
         report = self._status.report()
-        for kind, families in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+        for kind, source, families in (
+            (GaugeMetricFamily, report, _GAUGES),
+            (CounterMetricFamily, report, _COUNTERS),
+            (GaugeMetricFamily, report.evaluation, _HELD_OUT),
+            (GaugeMetricFamily, report.best, _BEST),
+        ):
             for field, (name, text) in families.items():
-                value = getattr(report, field)
+                value = getattr(source, field, None)
                 if value is not None:
                     yield kind(name, text, value=float(value))
-        for field, (name, text) in _HELD_OUT.items():
-            value = getattr(report.evaluation, field, None)
-            if value is not None:
-                yield GaugeMetricFamily(name, text, value=float(value))
         yield _by_group(report)
-        for field, (name, text) in _BEST.items():
-            value = getattr(report.best, field, None)
-            if value is not None:
-                yield GaugeMetricFamily(name, text, value=float(value))
         own = GaugeMetricFamily("cprjob_trainer_metric", "Other figures of progressive validation", labels=("name",))
         for name, value in report.metrics:
             own.add_metric((name,), value)

@@ -43,15 +43,13 @@ def run(environment: Environment, threads: int) -> int:
 
 
 def start(control_block: TrainerControlBlock) -> int:
-    """Start a process; return its pid, and 0 in the process itself. It is forked if that is safe."""
-    if may_fork():
+    """Start a process; return its pid, and 0 in the process itself. It is forked if that is safe.
+
+    A fork can use neither the state of other threads nor that of a device.
+    """
+    if len(list(Path("/proc/self/task").iterdir())) == 1 and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return os.fork()
     _LOG.warning("the supervisor has threads, or uses a device: the process loads its code itself")
     os.set_inheritable(control_block.file.descriptor, True)  # noqa: FBT003 -- the standard library's argument
     variables = os.environ | {env.KEPT_FILE: str(control_block.file.descriptor)}
     return os.posix_spawn(sys.executable, (sys.executable, "-m", "cpr_trainer", env.ROLE_TRAINER), variables)
-
-
-def may_fork() -> bool:
-    """Return whether this process has one thread and uses no device: a fork cannot use the state of either."""
-    return len(list(Path("/proc/self/task").iterdir())) == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

@@ -37,11 +37,9 @@ class Tracker(Protocol):
 
     def log(self, samples: int, metrics: Mapping[str, float]) -> None:
         """Add the metrics after `samples` samples."""
-        ...
 
     def close(self, *, finished: bool) -> None:
         """Send buffered metrics; the job may continue in another process unless it is `finished`."""
-        ...
 
 
 class TensorBoard:

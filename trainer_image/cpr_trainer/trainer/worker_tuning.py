@@ -17,12 +17,11 @@ from torch import Tensor
 
 from cpr_contract.choices import Precision
 from cpr_contract.limits import MAX_WORKERS
-from cpr_contract.model import ModelSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.dataset import Batch, Dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.embedding.access import Rows, as_rows, find_access, map_rows
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.access import as_rows, find_access, map_rows
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import DivergedError, ModelError
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import LEAST_SAMPLES, ComputeWorkers, compute
@@ -103,13 +102,16 @@ def choose_count(times_s: Mapping[int, Sequence[float]]) -> WorkerChoice:
 
 
 class Trial:
-    """A batch that a separate network computes repeatedly, with random vectors in place of rows."""
+    """A batch that a separate network computes repeatedly, with random vectors, always the same, in place of rows."""
 
     def __init__(self, job: JobSpec, batch: Batch, placement: Placement, precision: Precision) -> None:
         self._replica = DenseReplica(job.model, job.data.seed, job.device, precision)
         self._batch = batch
         self._access = find_access(placement, batch.ids)
-        self._vectors = _vectors(job.model, self._access.unique, job.data.seed)
+        unique, generator = self._access.unique, torch.Generator().manual_seed(job.data.seed % 2**63)
+        sizes = [(len(unique.of_band(unique.places, band)), dim) for band, dim in enumerate(job.model.dims)]
+        unit = as_rows(tuple(torch.rand(size, generator=generator) for size in sizes))
+        self._vectors = map_rows(lambda values: (2 * values - 1) * _LARGEST, unit)
 
     def compute(self, workers: ComputeWorkers) -> tuple[Tensor, ...]:
         """Compute the batch; return logits, and the gradients of the network and of rows. Raises DivergedError."""
@@ -157,11 +159,3 @@ def measure(trial: Trial, counts: Sequence[int], poll_interrupts: PollInterrupts
                 trial.compute(pools[count])
                 times_s[count].append(perf_counter() - start)
     return times_s
-
-
-def _vectors(model: ModelSpec, unique: UniqueRows, seed: int) -> Rows:
-    """Return random vectors for unique rows, the same at each call."""
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    sizes = [(len(unique.of_band(unique.places, band)), dim) for band, dim in enumerate(model.dims)]
-    unit = as_rows(tuple(torch.rand(size, generator=generator) for size in sizes))
-    return map_rows(lambda values: (2 * values - 1) * _LARGEST, unit)

@@ -16,7 +16,7 @@ from cpr_contract.choices import Bits, Strategy
 from cpr_contract.manifests import ShardManifest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
-from cpr_trainer.checkpoint.write.save import SavedShard, Source
+from cpr_trainer.checkpoint.write.save import SavedShard
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import LocalRows
@@ -66,10 +66,10 @@ class BenchShard:
     @property
     def table_bytes(self) -> int:
         """Bytes of rows and optimizer state."""
-        return self.local.arena.size_bytes
+        return sum(len(segment) * segment.row_bytes for segment in self.local.arena.segments)
 
-    def save(self, source: Source, step: int, **draft: Any) -> SavedShard:
-        """Write and commit the rows of `source` as the save of `step`; `draft` are fields of its manifest."""
+    def save(self, capture: Capture, step: int, **draft: Any) -> SavedShard:
+        """Write and commit the rows of `capture` as the save of `step`; `draft` are fields of its manifest."""
         manifest = replace(
             ShardManifest(
                 contract=CONTRACT_VERSION,
@@ -88,7 +88,7 @@ class BenchShard:
             ),
             **draft,
         )
-        return self.writer.commit(self.writer.write(manifest, source, _at_once), _at_once)
+        return self.writer.commit(self.writer.write(manifest, capture, _at_once), _at_once)
 
     def stored(self) -> dict[str, int]:
         """Return the objects of all present saves, with their sizes in bytes."""

@@ -102,8 +102,10 @@ def broken(
         if not rule.cel or (malformed and not set(malformed).isdisjoint(_NAME.findall(rule.cel))):
             continue
         if rule.at not in objects:
-            found = _objects(document, rule.at)
-            objects[rule.at] = [(path, _activation(value, before)) for path, value in found]
+            objects[rule.at] = [
+                (path, _environment().Activation({"self": value, "oldSelf": before}))
+                for path, value in _objects(document, rule.at)
+            ]
         for path, activation in objects[rule.at]:
             holds = _program(rule.cel).eval(activation).value()
             if holds is False:
@@ -116,10 +118,6 @@ def broken(
 def _environment() -> cel.Env:
     variables = {"self": cel.Type.DYN, "oldSelf": cel.Type.DYN}
     return cel.NewEnv(variables=variables, functions=_KUBERNETES)
-
-
-def _activation(value: Any, before: Mapping[str, Any] | None) -> cel.Activation:
-    return _environment().Activation({"self": value, "oldSelf": before})
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, get_args
 
 from cpr_operator.api.progress_status import HistoryPoint
@@ -32,10 +33,23 @@ class Chart:
 
 def charts(report: JobReport) -> tuple[Chart, ...]:
     """Return all charts, the same for every job. Charts of unknown values are empty."""
+    line = partial(_line, report)
+    validation = "By progressive validation over all samples but the first fifth."
+    loss = [line("training loss", lambda each: each.loss), line("log loss", lambda each: each.logloss)]
+    loss_note = "Over the last steps, and by progressive validation over all samples but the first fifth."
+    calibration = _over_samples(report, "predicted / seen")
+    best = {"xref": "paper", "x0": 0, "x1": 1, "y0": 1.0, "y1": 1.0, "line": {"width": 1, "dash": "dash"}}
+    calibration["shapes"].append({"type": "line", **best})
+    predicted = [line("calibration", lambda each: each.calibration)]
+    members = [
+        line("shards", lambda each: each.shards, step=True),
+        line("trainers", lambda each: each.trainers, step=True),
+    ]
+    size = _over_samples(report, "members", rangemode="tozero")
     return (
-        _loss(report),
-        _auc(report),
-        _calibration(report),
+        Chart("loss", "Loss", loss_note, loss, _over_samples(report, "nats")),
+        Chart("auc", "AUC", validation, [line("AUC", lambda each: each.auc)], _over_samples(report, "AUC")),
+        Chart("calibration", "Calibration", "Predictions over labels, in sum: 1 at best.", predicted, calibration),
         _speed(report),
         _budget(report),
         _ledger(report),
@@ -43,29 +57,8 @@ def charts(report: JobReport) -> tuple[Chart, ...]:
         _interval(report),
         _failures(report),
         _members(report),
-        _replicas(report),
+        Chart("replicas", "Size", "The number of members.", members, size),
     )
-
-
-def _loss(report: JobReport) -> Chart:
-    data = [
-        _line(report, "training loss", lambda each: each.loss),
-        _line(report, "log loss", lambda each: each.logloss),
-    ]
-    note = "Over the last steps, and by progressive validation over all samples but the first fifth."
-    return Chart("loss", "Loss", note, data, _over_samples(report, "nats"))
-
-
-def _auc(report: JobReport) -> Chart:
-    note = "By progressive validation over all samples but the first fifth."
-    return Chart("auc", "AUC", note, [_line(report, "AUC", lambda each: each.auc)], _over_samples(report, "AUC"))
-
-
-def _calibration(report: JobReport) -> Chart:
-    data = [_line(report, "calibration", lambda each: each.calibration)]
-    layout = _over_samples(report, "predicted / seen")
-    layout["shapes"].append(_level(1.0))
-    return Chart("calibration", "Calibration", "Predictions over labels, in sum: 1 at best.", data, layout)
 
 
 def _speed(report: JobReport) -> Chart:
@@ -160,16 +153,6 @@ def _members(report: JobReport) -> Chart:
     return Chart("members", "Members", note, data, layout)
 
 
-def _replicas(report: JobReport) -> Chart:
-    data = [
-        _line(report, "shards", lambda each: each.shards, step=True),
-        _line(report, "trainers", lambda each: each.trainers, step=True),
-    ]
-    return Chart(
-        "replicas", "Size", "The number of members.", data, _over_samples(report, "members", rangemode="tozero")
-    )
-
-
 def _line(report: JobReport, name: str, value: Value, *, step: bool = False) -> Trace:
     """Return a value over samples, as a line with a gap at each rollback."""
     x: list[int | None] = []
@@ -217,10 +200,6 @@ def _layout(x: str, y: str, **axis: Any) -> dict[str, Any]:
         "shapes": [],
         "showlegend": True,
     }
-
-
-def _level(y: float) -> dict[str, Any]:
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": {"width": 1, "dash": "dash"}}
 
 
 def _utc(seconds: float) -> str:

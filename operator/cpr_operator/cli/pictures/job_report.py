@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cpr_operator.api.progress_status import HistoryPoint
 from cpr_operator.api.status import FailureRecord, Status
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.report import UNKNOWN, duration_text, failure_reason, overall_speed, trained, workers_of
+from cpr_operator.cli.report import (
+    UNKNOWN,
+    at_most,
+    clock,
+    duration_text,
+    failure_reason,
+    overall_speed,
+    trained,
+    workers_of,
+)
 from cpr_operator.cluster.local.objects import EventLine
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.effects import point
+
+if TYPE_CHECKING:
+    from cpr_operator.client import Event
 
 #: The newest events that a page shows.
 MAX_EVENTS = 100
@@ -42,7 +53,7 @@ class JobReport:
     now: float
     status: Status
     points: tuple[HistoryPoint, ...]
-    events: tuple[EventLine, ...]
+    events: tuple[EventLine | Event, ...]
 
     @property
     def end(self) -> float:
@@ -77,7 +88,7 @@ class JobReport:
                 yield Span(member.name, begin, self.end, unavailable=False)
 
 
-def job_report(job: Mapping[str, Any], events: Iterable[EventLine], now: float) -> JobReport:
+def job_report(job: Mapping[str, Any], events: Iterable[EventLine | Event], now: float) -> JobReport:
     """Return the report of a CPRJob object. Raises InvalidStatusError."""
     meta, status = job["metadata"], parse_status(job.get("status") or {})
     points = status.history
@@ -100,14 +111,12 @@ def outcome(record: FailureRecord) -> FailureOutcome:
 
 def speeds(points: tuple[HistoryPoint, ...]) -> list[float | None]:
     """Return the samples per second from each point to the next, with pauses; None first and across a rollback."""
-    return [None, *(_speed(before, after) for before, after in pairwise(points))] if points else []
-
-
-def _speed(before: HistoryPoint, after: HistoryPoint) -> float | None:
-    elapsed_s = after.time - before.time
-    if elapsed_s <= 0 or after.generation != before.generation:
-        return None
-    return (after.samples - before.samples) / elapsed_s
+    found: list[float | None] = [None] if points else []
+    for before, after in pairwise(points):
+        elapsed_s = after.time - before.time
+        known = elapsed_s > 0 and after.generation == before.generation
+        found.append((after.samples - before.samples) / elapsed_s if known else None)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,6 @@ def facts(report: JobReport) -> tuple[tuple[str, str], ...]:
     status = report.status
     progress, budget = status.progress, status.budget
     speed = overall_speed(status) or progress.samples_per_second
-    lost = "" if status.lost_row_updates_exact else "at most "
     workers = workers_of(status)
     return (
         ("trained", trained(progress)),
@@ -137,7 +145,7 @@ def facts(report: JobReport) -> tuple[tuple[str, str], ...]:
         *_held_out(status),
         ("budget", UNKNOWN if budget is None else f"{budget.spent:.3%} of {budget.limit:.3%} lost"),
         ("rollbacks", UNKNOWN if budget is None else str(budget.rollbacks)),
-        ("row updates lost", UNKNOWN if status.lost_row_updates is None else f"{lost}{status.lost_row_updates:,}"),
+        ("row updates lost", at_most(status.lost_row_updates, exact=status.lost_row_updates_exact)),
         ("samples replayed", f"{progress.replayed_samples:,}"),
         ("pods replaced", str(status.restarts)),
         ("workers in each trainer", UNKNOWN if workers is None else str(workers.count)),
@@ -190,9 +198,7 @@ def _failures(report: JobReport) -> Table:
             each.action or UNKNOWN,
             UNKNOWN if each.lost_samples is None else f"{each.lost_samples:,}",
             f"{each.replayed_samples:,}",
-            UNKNOWN
-            if each.lost_row_updates is None
-            else f"{'' if each.lost_row_updates_exact else 'at most '}{each.lost_row_updates:,}",
+            at_most(each.lost_row_updates, exact=each.lost_row_updates_exact),
             duration_text(each.recovery_seconds),
         )
         for each in report.status.failures
@@ -263,11 +269,6 @@ def _events(report: JobReport) -> Table:
     rows = tuple((clock(each.time), each.type, each.reason, each.message) for each in report.events[-MAX_EVENTS:])
     note = "There are none: Kubernetes keeps events for an hour, and a file has none."
     return Table("table-events", "Events", ("time", "type", "reason", "message"), rows, note)
-
-
-def clock(seconds: float) -> str:
-    """Return a time to the second, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _number(value: float | None) -> str:

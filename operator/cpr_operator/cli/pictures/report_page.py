@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,11 +18,15 @@ from rich.console import Console
 from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.command_options import check_file
 from cpr_operator.cli.pictures.charts import charts
-from cpr_operator.cli.pictures.job_report import JobReport, clock, facts, headline, job_report, tables
+from cpr_operator.cli.pictures.job_report import JobReport, facts, headline, job_report, tables
+from cpr_operator.cli.report import clock
 from cpr_operator.cluster.local.objects import EventLine
 
+if TYPE_CHECKING:
+    from cpr_operator.client import Event
 
-def write_page(job: Mapping[str, Any], events: Iterable[EventLine], path: Path, console: Console) -> None:
+
+def write_page(job: Mapping[str, Any], events: Iterable[EventLine | Event], path: Path, console: Console) -> None:
     """Write the page of a CPRJob object to a file. Raises InvalidStatusError, OptionError."""
     check_file("--html", path)
     text = page(job_report(job, events, time.time()))

@@ -52,21 +52,21 @@ def _killed_often(target: Target, random: Random) -> Hit:
     return NO_MEMBER
 
 
-def _leader_killed(target: Target, random: Random) -> Hit:
-    surely(lambda: target.cluster.nodes.signal(target.cluster.leader(), "KILL"), 20)
+def _elected_killed(target: Target, random: Random) -> Hit:
+    surely(lambda: target.cluster.nodes.signal(target.cluster.elected_operator(), "KILL"), 20)
     return NO_MEMBER
 
 
 @contextmanager
-def _leader_stopped(target: Target, random: Random) -> Iterator[None]:
-    """When it continues, another one leads, and for a moment both act as the leader."""
-    leader = surely(target.cluster.leader, 40)
-    target.cluster.nodes.signal(leader, "STOP")
+def _elected_stopped(target: Target, random: Random) -> Iterator[None]:
+    """When it continues, another one is elected, and for a moment both act as elected."""
+    elected_operator = surely(target.cluster.elected_operator, 40)
+    target.cluster.nodes.signal(elected_operator, "STOP")
     try:
         yield
     finally:
-        if any(pod.container_id == leader.container_id for pod in surely(target.cluster.operator_pods)):
-            target.cluster.nodes.signal(leader, "CONT")
+        if any(pod.container_id == elected_operator.container_id for pod in surely(target.cluster.operator_pods)):
+            target.cluster.nodes.signal(elected_operator, "CONT")
 
 
 def _lease_deleted(target: Target, random: Random) -> Hit:
@@ -88,8 +88,12 @@ _newer = during(lambda t, _: t.cluster.newer_operator())
 OPERATOR: tuple[Fault, ...] = (
     _operator("the operator is killed", once(_killed)),
     _operator("the operator is killed three times", once(_killed_often)),
-    _operator("the leading operator is killed", once(_leader_killed)),
-    _operator("the leading operator is stopped, and goes on beside its successor", during(_leader_stopped), (20, 35)),
+    _operator("the elected operator is killed", once(_elected_killed)),
+    _operator(
+        "the elected operator is stopped, and continues after its successor was elected",
+        during(_elected_stopped),
+        (20, 35),
+    ),
     _operator("the operator's lease is deleted", once(_lease_deleted)),
     _operator("the operator is away", _without_operator, (5, 20)),
     _operator("the operator is restarted, one replica after the other", once(_rolled)),

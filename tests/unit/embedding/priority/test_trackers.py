@@ -188,7 +188,7 @@ def test_only_the_claim_marked_last_is_forgotten_and_once(strategy: Strategy) ->
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
-def test_memory_is_what_is_taken(strategy: Strategy) -> None:
+def test_reported_memory_equals_allocated_memory(strategy: Strategy) -> None:
     population = Population(100_000, np.arange(1000))
     arena = Arena.empty(small_job(Path("unused"), dim=1), population.rows)
     tracker = make_tracker(strategy, arena, population, population.quota(0.125), np.random.default_rng(0))

@@ -110,7 +110,7 @@ def test_no_push_is_dropped_while_an_unavailable_shard_may_need_it(
     assert exchange.forgotten() == announced
 
 
-def test_push_beyond_memory_and_disk_is_kept_until_acknowledged(
+def test_push_beyond_memory_and_disk_is_retained_until_acknowledged(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
 ) -> None:
     exchange, shard = exchanges(replay_bytes=256), begin()

@@ -14,19 +14,28 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from types import MappingProxyType
 
+import safetensors.torch
 from torch import Tensor
 
-from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest, WorkersManifest
+from cpr_contract.manifests import (
+    DataManifest,
+    DenseManifest,
+    ManifestRef,
+    Part,
+    Ranges,
+    ShardManifest,
+    WorkersManifest,
+)
 from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.anchor.dense_writer import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.anchor.retention import Retention
-from cpr_trainer.checkpoint.format.documents import DamagedError, read_shard_manifest
+from cpr_trainer.checkpoint.format.documents import DamagedError, exists, read_shard_manifest, write_once
+from cpr_trainer.checkpoint.format.names import part_name, place_of
 from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, restore_frozen, write_vocabularies
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError, StoreFullError
+from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError, StoreFullError, checksum
 from cprjob_serving.vocabulary import Vocabulary
 
 _LOG = logging.getLogger(__name__)
@@ -41,9 +50,9 @@ _DENSE_PAUSE = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseCopy:
-    """The dense state after a step, copied."""
+    """The dense state after a step, copied; `meta` is its manifest without parts."""
 
-    meta: DenseMeta
+    meta: DenseManifest
     tensors: Mapping[str, Tensor]
 
 
@@ -277,4 +286,39 @@ def write_dense(store: Store, dense: DenseCopy) -> SaveRef | None:
         saved = save_dense(store, dense.meta, dense.tensors)
     except ExistsError:
         return None
-    return SaveRef(saved.ref.key, dense.meta.step, dense.meta.samples)
+    return SaveRef(saved.key, dense.meta.step, dense.meta.samples)
+
+
+def save_dense(
+    store: Store, meta: DenseManifest, tensors: Mapping[str, Tensor], process_number: int = 1
+) -> ManifestRef:
+    """Write a dense state, CPU tensors of any dtype and shape, none sharing memory with another; commit its manifest.
+
+    `process_number` distinguishes the parts of several writers. Only one of them can commit the save. Raises
+    StoreError; ExistsError if this group committed another state at this step.
+    """
+    name = place_of(meta)
+    data = safetensors.torch.save(dict(tensors))
+    part = Part(name.folder + part_name(0, process_number), len(data), checksum(data))
+    if not exists(store, name.manifest):  # committed parts are never overwritten
+        store.put(part.key, data)
+    return write_once(store, name.manifest, replace(meta, parts=(part,)))
+
+
+def commit_anchor(  # noqa: PLR0913 -- the dense state, and the saves of the shards
+    store: Store,
+    meta: DenseManifest,
+    tensors: Mapping[str, Tensor],
+    shards: tuple[ManifestRef, ...],
+    lost: tuple[Ranges, ...],
+    *,
+    process_number: int = 1,
+) -> AnchorRef:
+    """Write the dense state of a cut and commit its anchor: `shards[i]` is shard i's save, `lost[i]` its lost ranges.
+
+    Raises as `save_dense`.
+    """
+    if not shards:
+        raise ValueError("an anchor names the saves of all shards")
+    ref = save_dense(store, replace(meta, shards=shards, lost=lost), tensors, process_number)
+    return AnchorRef(ref.key, ref.digest, meta.generation, meta.step, meta.samples)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
-from cpr_trainer.checkpoint.format.names import (
-    SaveName,
-    committed_in,
-    dense_of_anchor,
-    parse_save,
-    part_name,
-    shard_save,
-)
+from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_of_anchor, parse_save, part_name, place_of
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
 #: Listing this many objects after every anchor is cheap: at most a second of computing.
@@ -49,7 +42,7 @@ class KnownSaves:
         self._saves[anchor.key] = _Save(anchor.step, (part,), (), now_s)
         for manifest in shards:
             parts = tuple(part.key for part in manifest.parts)
-            self._saves[shard_save(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
+            self._saves[place_of(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
 
     def stale(
         self,
@@ -57,31 +50,20 @@ class KnownSaves:
         chains: Iterable[tuple[ManifestRef, ...]],
         by_s: float,
         retained: Collection[int] = (),
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], bool]:
         """Return the keys of all objects of the saves before `oldest_step` that were noted by `by_s`.
 
-        Saves of the steps `retained` stay, and so do those in the chain of a save that stays: one of `oldest_step` or
-        later, one noted after `by_s`, or one of `chains`. Saves that are not noted are safe, too: their chains are that
-        of their shard's save at the anchor of `oldest_step`, that save, or later ones.
+        Also return whether there are saves before that step which were noted later. Saves of the steps `retained` stay,
+        and so do those in the chain of a save that stays: one of `oldest_step` or later, one noted after `by_s`, or one
+        of `chains`. Saves that are not noted are safe, too: their chains are that of their shard's save at the anchor
+        of `oldest_step`, that save, or later ones.
         """
-        staying = [
-            save
-            for save in self._saves.values()
-            if save.step >= oldest_step or save.step in retained or save.noted_s > by_s
-        ]
-        live = [save.chain for save in staying]
+        before = {k: save for k, save in self._saves.items() if save.step < oldest_step and save.step not in retained}
+        old = {key: save for key, save in before.items() if save.noted_s <= by_s}
+        live = [save.chain for key, save in self._saves.items() if key not in old]
         needed = {ref.key for chain in (*live, *chains) for ref in chain}
-        return tuple(
-            each
-            for key, save in self._saves.items()
-            if save.step < oldest_step and save.step not in retained and save.noted_s <= by_s and key not in needed
-            for each in (key, *save.keys)
-        )
-
-    def has_young(self, oldest_step: int, by_s: float, retained: Collection[int] = ()) -> bool:
-        """Return whether a save before `oldest_step`, of none of the steps `retained`, was noted after `by_s`."""
-        saves = self._saves.values()
-        return any(save.step < oldest_step and save.step not in retained and save.noted_s > by_s for save in saves)
+        keys = (each for key, save in old.items() if key not in needed for each in (key, *save.keys))
+        return tuple(keys), len(old) < len(before)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Forget the saves with these keys of manifests: they are deleted."""
@@ -132,9 +114,9 @@ class Pruner:
             to_delete = tuple(entry.key for entry in found)
             self._listed_s = now_s
         else:
-            chains, by_s = self._live_chains(oldest_step, retained), now_s - grace_s
-            to_delete = self._written.stale(oldest_step, chains, by_s, retained)
-            young = self._written.has_young(oldest_step, by_s, retained)
+            saves = ((parse_save(key), chain) for key, chain in self._chains.items())
+            live = (chain for save, chain in saves if save and (save.step >= oldest_step or save.step in retained))
+            to_delete, young = self._written.stale(oldest_step, live, now_s - grace_s, retained)
         delete_objects(self._store, to_delete)
         self._written.forget(to_delete)
         return young
@@ -158,43 +140,27 @@ class Pruner:
         staying = young.union(retained)
         saves = committed_in(entry.key for entry in entries)
         live = [save.manifest for save in saves if save.step >= oldest_step or save.step in staying]
-        self._read([key for key in live if "/shard-" in key and key not in self._chains])
-        self._chains = {key: self._chains[key] for key in live if key in self._chains}
-        found = stale(entries, oldest_step, self._chains, grace_s, now_s, retained=retained)
+        unread = [key for key in live if "/shard-" in key and key not in self._chains]
+        read = in_parallel(lambda key: read_document(self._store, ShardManifest, key)[0].chain, unread)
+        chains = self._chains | dict(zip(unread, read, strict=True))
+        self._chains = {key: chains[key] for key in live if key in chains}
+        found = stale(entries, oldest_step, self._chains, staying)
         return found, any(step < oldest_step and step not in retained for step in young)
 
-    def _live_chains(self, oldest_step: int, retained: Collection[int]) -> Iterator[tuple[ManifestRef, ...]]:
-        """Yield the chains of the saves that were live at the last listing and are still."""
-        for key, chain in self._chains.items():
-            save = parse_save(key)
-            if save is not None and (save.step >= oldest_step or save.step in retained):
-                yield chain
 
-    def _read(self, keys: list[str]) -> None:
-        read = in_parallel(lambda key: read_document(self._store, ShardManifest, key)[0].chain, keys)
-        self._chains |= dict(zip(keys, read, strict=True))
-
-
-def stale(  # noqa: PLR0913 -- the objects, and three reasons to keep some
-    entries: Iterable[Entry],
-    oldest_step: int,
-    chains: Mapping[str, tuple[ManifestRef, ...]],
-    grace_s: float,
-    now_s: float = 0.0,
-    *,
-    retained: Collection[int] = (),
+def stale(
+    entries: Iterable[Entry], oldest_step: int, chains: Mapping[str, tuple[ManifestRef, ...]], staying: Collection[int]
 ) -> tuple[Entry, ...]:
     """Return the objects of saves before `oldest_step` that none of `chains` names; restore records stay.
 
     A dense save of `oldest_step` is included if its group has committed the anchor of that step, which has the same
     state. The newest save of a shard never is: the anchor of `oldest_step` names a save of every shard. Saves of
-    `young_steps`, and of the steps `retained`, stay.
+    the steps `staying` stay.
     """
     needed = {ref.key for chain in chains.values() for ref in chain}
     entries = tuple(entries)
     committed = committed_in(entry.key for entry in entries)
     duplicates = {dense_of_anchor(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
-    staying = young_steps(entries, grace_s, now_s).union(retained)
     old: dict[SaveName, list[Entry]] = defaultdict(list)
     for entry in entries:
         save = parse_save(entry.key)
@@ -242,7 +208,8 @@ def everything(store: Store, job_uid: str, retained: Iterable[str] = ()) -> tupl
     """
     needed, unreadable = set[str](), list[str]()
     for anchor in retained:
-        if not _names_anchor(job_uid, anchor):
+        save, inside = parse_save(anchor), anchor.startswith(f"{job_uid}/") and ".." not in anchor.split("/")
+        if not inside or save is None or (save.kind, save.manifest) != ("Anchor", anchor):
             unreadable.append(anchor)
             continue
         try:
@@ -250,13 +217,6 @@ def everything(store: Store, job_uid: str, retained: Iterable[str] = ()) -> tupl
         except DamagedError:
             unreadable.append(anchor)
     return tuple(entry for entry in store.list(f"{job_uid}/") if entry.key not in needed), tuple(unreadable)
-
-
-def _names_anchor(job_uid: str, key: str) -> bool:
-    """Return whether a key is that of an anchor of the job: no other object of the store is read."""
-    save = parse_save(key)
-    inside = key.startswith(f"{job_uid}/") and ".." not in key.split("/")
-    return inside and save is not None and (save.kind, save.manifest) == ("Anchor", key)
 
 
 def needed_by(store: Store, anchor: str) -> tuple[str, ...]:

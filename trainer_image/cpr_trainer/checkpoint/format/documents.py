@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.manifests import (
+    MANIFEST,
     DataManifest,
     DenseManifest,
     ManifestRef,
@@ -27,9 +28,11 @@ from cpr_contract.manifests import (
     ShardManifest,
     VocabularyManifest,
     WorkersManifest,
+    incarnation_prefix,
+    step_folder,
 )
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.names import cut_of_shard, place_of
+from cpr_trainer.checkpoint.format.names import place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import ExistsError, MissingError, Store, checksum, in_parallel
@@ -111,6 +114,14 @@ def read_document(store: Store, kind: type[Document], key: str, digest: str = ""
     return document, ref
 
 
+def find_document(store: Store, kind: type[Document], key: str) -> tuple[Document, ManifestRef] | None:
+    """Read a document; None if there is none. Raises DamagedError, StoreError."""
+    try:
+        return read_document(store, kind, key)
+    except MissingError:
+        return None
+
+
 def read_manifest(store: Store, kind: type[Manifest], ref: ManifestRef, layout: str) -> tuple[Manifest, ManifestRef]:
     """Read a manifest of that digest (if given) and layout, and check its key. Raises DamagedError."""
     try:
@@ -131,11 +142,8 @@ def read_shard_manifest(  # noqa: PLR0913, PLR0917 -- the identity of one save
 
     Raises DamagedError if it cannot be read, StoreError.
     """
-    key = cut_of_shard(job_uid, generation, index, incarnation, step).manifest
-    try:
-        return read_document(store, ShardManifest, key)
-    except MissingError:
-        return None
+    key = f"{incarnation_prefix(job_uid, generation, index, incarnation)}/{step_folder(step)}/{MANIFEST}"
+    return find_document(store, ShardManifest, key)
 
 
 def read_part(store: Store, part: Part) -> bytes:

@@ -53,35 +53,25 @@ class SaveName:
         return self.step, _ORDER[self.kind]
 
 
-def shard_save(manifest: ShardManifest) -> SaveName:
-    """Return the name under which this manifest belongs."""
+def place_of(manifest: ShardManifest | DenseManifest) -> SaveName:
+    """Return the name under which this manifest belongs; of a dense state that of an anchor if it names shards."""
     m = manifest
-    writer = incarnation_prefix(m.job_uid, m.generation, m.index, m.incarnation)
-    return SaveName(f"{writer}/{step_folder(m.step, m.kind)}/", m.incarnation, m.step, m.kind)
-
-
-def cut_of_shard(job_uid: str, generation: int, index: int, incarnation: int, step: int) -> SaveName:
-    """Return the name of an incarnation's save at a cut."""
-    writer = incarnation_prefix(job_uid, generation, index, incarnation)
-    return SaveName(f"{writer}/{step_folder(step)}/", incarnation, step, "Anchor")
-
-
-def dense_save(manifest: DenseManifest) -> SaveName:
-    """Return the name under which this manifest belongs: an anchor's if it names shards."""
-    m = manifest
-    kind: Literal["Anchor", "Dense"] = "Anchor" if m.shards else "Dense"
-    group = f"{dense_prefix(m.job_uid, m.generation)}/group-{m.group:04d}"
-    return SaveName(f"{group}/{step_folder(m.step, kind)}/", m.group, m.step, kind)
+    kind: SaveKind
+    if isinstance(m, ShardManifest):
+        prefix, writer, kind = (
+            incarnation_prefix(m.job_uid, m.generation, m.index, m.incarnation),
+            m.incarnation,
+            m.kind,
+        )
+    else:
+        prefix, writer = f"{dense_prefix(m.job_uid, m.generation)}/group-{m.group:04d}", m.group
+        kind = "Anchor" if m.shards else "Dense"
+    return SaveName(f"{prefix}/{step_folder(m.step, kind)}/", writer, m.step, kind)
 
 
 def dense_of_anchor(anchor: SaveName) -> str:
     """Return the folder of a dense save of an anchor's step by the group that wrote the anchor."""
     return f"{anchor.folder.rsplit('/', 2)[0]}/{step_folder(anchor.step, 'Dense')}/"
-
-
-def place_of(manifest: ShardManifest | DenseManifest) -> SaveName:
-    """Return the name under which this manifest belongs."""
-    return shard_save(manifest) if isinstance(manifest, ShardManifest) else dense_save(manifest)
 
 
 def part_name(number: int, process_number: int = 1) -> str:

@@ -36,10 +36,11 @@ from cpr_trainer.checkpoint.format.documents import (
     LayoutError,
     OvertakenError,
     UnknownAnchorError,
+    find_document,
     read_document,
     write_once,
 )
-from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, dense_save, restore_record_key
+from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, place_of, restore_record_key
 from cpr_trainer.store import ExistsError, MissingError, Store
 from cprjob_serving.vocabulary import Vocabulary
 
@@ -102,21 +103,14 @@ def _key_of(record: RestoreRecord) -> str:
     return restore_record_key(record.job_uid, record.generation, record.index, record.incarnation)
 
 
-def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataManifest | None:
-    """Return the frozen list of a job's data, None if there is none yet. Raises StoreError, DamagedError.
-
-    evaluates: see `DataManifest`.
-    """
-    return _read(store, DataManifest, data_key(job_uid, evaluates=evaluates))
-
-
-def read_workers(store: Store, job_uid: str) -> WorkersManifest | None:
-    """Return the frozen number of workers, None if there is none yet. Raises as `read_data`."""
-    return _read(store, WorkersManifest, workers_key(job_uid))
+def read_frozen(store: Store, kind: type[FrozenInput], key: str) -> FrozenInput | None:
+    """Return the frozen document of a key, None if there is none yet. Raises StoreError, DamagedError."""
+    found = find_document(store, kind, key)
+    return None if found is None else found[0]
 
 
 def freeze(store: Store, found: FrozenInput) -> FrozenInput:
-    """Freeze an input, and return the frozen one: another leader may have been faster. Raises as `read_data`."""
+    """Freeze an input, and return the frozen one: another leader may have been faster. Raises as `read_frozen`."""
     key = _frozen_key(found)
     try:
         write_once(store, key, found)
@@ -137,13 +131,6 @@ def restore_frozen(store: Store, frozen: DataManifest | WorkersManifest | None) 
         store.get_into(key, ())
     except MissingError:
         write_once(store, key, frozen)
-
-
-def _read(store: Store, kind: type[FrozenInput], key: str) -> FrozenInput | None:
-    try:
-        return read_document(store, kind, key)[0]
-    except MissingError:
-        return None
 
 
 def _frozen_key(frozen: DataManifest | WorkersManifest) -> str:
@@ -173,12 +160,11 @@ def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | Non
 
     Raises StoreError, DamagedError.
     """
-    try:
-        manifest = read_document(store, VocabularyManifest, vocabulary_key(job_uid))[0]
-    except MissingError:
+    written = find_document(store, VocabularyManifest, vocabulary_key(job_uid))
+    if written is None:
         return None
     found = {}
-    for listed in manifest.tables:
+    for listed in written[0].tables:
         key = vocabulary_key(job_uid, listed.digest)
         try:
             text = store.get(key)
@@ -212,7 +198,8 @@ def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> Ancho
     at_step = (save for save in saves if save.folder.endswith(f"/{step_folder(step)}/"))
     for save in sorted(at_step, key=lambda save: save.writer, reverse=True):
         try:
-            return _reference(*read_anchor_manifest(store, save.manifest, ""))
+            manifest, ref = read_anchor_manifest(store, save.manifest, "")
+            return AnchorRef(ref.key, ref.digest, generation, step, manifest.samples)
         except DamagedError:
             continue
     return None
@@ -231,8 +218,8 @@ def read_anchor_manifest(
         raise wrong(key, "is missing") from error
     if not manifest.shards:
         raise wrong(key, "is no anchor: it names no shards")
-    if dense_save(manifest).manifest != key:
-        raise wrong(key, "belongs elsewhere: " + dense_save(manifest).manifest)
+    if place_of(manifest).manifest != key:
+        raise wrong(key, "belongs elsewhere: " + place_of(manifest).manifest)
     return manifest, ref
 
 
@@ -262,15 +249,14 @@ def is_even(store: Store, anchor: AnchorRef) -> bool:
     return all(set(save.applied) == {anchor.step} for save in saves)
 
 
-def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> AnchorRef:
-    """Return the reference of any anchor of this store, of any job, by the key of its manifest (`restore_from`).
+def read_fitting_anchor(store: Store, key: str, layout: str, ids: TableIds) -> DenseManifest:
+    """Read the manifest of an anchor that a user names, of any job of this store.
 
-    Raises LayoutError if it is of another shape, or its tables have other ids, UnknownAnchorError if it is missing or
-    no anchor, StoreError.
+    Raises as `check_fits` and `read_named_anchor`.
     """
-    manifest, ref = read_named_anchor(store, key)
+    manifest, _ = read_named_anchor(store, key)
     check_fits(manifest, key, layout, ids)
-    return _reference(manifest, ref)
+    return manifest
 
 
 def check_fits(manifest: DenseManifest, key: str, layout: str, ids: TableIds) -> None:
@@ -287,7 +273,3 @@ def check_fits(manifest: DenseManifest, key: str, layout: str, ids: TableIds) ->
             f"{key} was saved with ids of {saved} in table {table}; this job has {ours}, so its rows are other ids'.",
             f"Give table {table} in spec.model.tables the ids {saved}, or give this job another anchor.",
         )
-
-
-def _reference(manifest: DenseManifest, ref: ManifestRef) -> AnchorRef:
-    return AnchorRef(ref.key, ref.digest, manifest.generation, manifest.step, manifest.samples)

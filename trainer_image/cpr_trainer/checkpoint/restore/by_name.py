@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Self, assert_never
+from typing import assert_never
 
 from cpr_contract.manifests import DenseManifest, SavedModel, SavedTable, SavedTensor
 from cpr_contract.model import ModelSpec, TableSpec
-from cpr_contract.spec import ByNameSpec, JobSpec, Resized, TableSourceSpec
+from cpr_contract.spec import ByNameSpec, Resized, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cprjob_serving.vocabulary import Vocabulary
 
@@ -20,20 +20,6 @@ _FIELD = "spec.restoreFrom"
 _SHOWN = 8
 #: The most copies of a row: each copy costs a search in every part of the anchor.
 _MOST_COPIES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ByName:
-    """A model that starts from an anchor of another one, by these rules."""
-
-    rules: ByNameSpec
-    model: ModelSpec
-
-    @classmethod
-    def of(cls, job: JobSpec) -> Self | None:
-        """Return the rules of a job; None if its anchor has to be of the same model."""
-        rules = job.snapshots.by_name
-        return None if rules is None else cls(rules, job.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +76,11 @@ def sources_of(model: ModelSpec) -> tuple[Source, ...]:
     return tuple(Source(place, table.rows) for place, table in enumerate(model.tables))
 
 
-def map_tables(saved: SavedModel, by_name: ByName, key: str) -> TableMapping:
+def map_tables(saved: SavedModel, model: ModelSpec, rules: ByNameSpec, key: str) -> TableMapping:
     """Return the source of each table's rows. `key` is the anchor's. Raises LayoutError.
 
     A table of the anchor that `map` names goes only to the table in `map`.
     """
-    model, rules = by_name.model, by_name.rules
     places = {table.name: place for place, table in enumerate(saved.tables)}
     mapped = {each.table: each for each in rules.map}
     elsewhere = {each.source for each in rules.map}
@@ -114,7 +99,7 @@ def map_tables(saved: SavedModel, by_name: ByName, key: str) -> TableMapping:
             sources.append(None)
         else:
             resized = requested.resized or rules.resized
-            sources.append(_source(by_name, place, there, saved.tables[there], resized))
+            sources.append(_source(model, place, there, saved.tables[there], resized))
     if missing and rules.missing == "Fail":
         raise _refusal(
             f"{_FIELD}.missing: {key} has no table {_some(missing)}",
@@ -196,10 +181,9 @@ def check_vocabularies(
             )
 
 
-def _source(by_name: ByName, place: int, there: int, saved: SavedTable, resized: Resized) -> Source:
+def _source(model: ModelSpec, place: int, there: int, saved: SavedTable, resized: Resized) -> Source:
     """Return the source of table `place` in the anchor's table `there`. Raises LayoutError if that does not fit."""
-    table, model = by_name.model.tables[place], by_name.model
-    field = f"spec.model.tables[{place}]"
+    table, field = model.tables[place], f"spec.model.tables[{place}]"
     fresh = f"or give {table.name} another name, to start it from first values ({_FIELD}.missing: Initialise)"
     found = f"table {saved.name} of the anchor"
     dim, optimizer = model.table_dims[place], model.table_optimizers[place].kind

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
 
 import safetensors
 import safetensors.torch
 import torch
 
-from cpr_contract.manifests import DenseManifest, ManifestRef, Ranges, TableIds, dense_prefix
+from cpr_contract.manifests import DenseManifest, ManifestRef, Ranges, dense_prefix
 from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_manifest, read_part
 from cpr_trainer.checkpoint.format.names import committed_in
-from cpr_trainer.checkpoint.restore.by_name import ByName
 from cpr_trainer.checkpoint.restore.lineage import Candidate, dense_lineage, dense_start
+from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.store import Store
 
 
@@ -34,24 +34,14 @@ class RestoredDense:
     ref: ManifestRef | None
 
 
-def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
-    store: Store,
-    job_uid: str,
-    generation: int,
-    anchor: AnchorRef | None,
-    layout: str,
-    *,
-    restore_from: str | None = None,
-    ids: TableIds = (),
-    by_name: ByName | None = None,
-) -> tuple[Candidate, ...]:
+def newest_dense(store: Store, job: JobSpec, generation: int, anchor: AnchorRef | None) -> tuple[Candidate, ...]:
     """Dense saves of this generation (anchors included), newest group and step first; never empty.
 
-    Ends with the generation's anchor; without one with `restore_from` (another job's anchor, by key); without that with
-    `Seed`. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is missing.
+    Ends with the generation's anchor; without one with the job's `restore_from`; without that with `Seed`. Raises as
+    `dense_start`.
     """
-    saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
-    return (*dense_lineage(saves, layout), dense_start(store, anchor, restore_from, layout, ids=ids, by_name=by_name))
+    saves = committed_in(entry.key for entry in store.list(dense_prefix(job.job_uid, generation) + "/"))
+    return (*dense_lineage(saves, layout_hash(job.model)), dense_start(store, job, anchor))
 
 
 def load_dense(store: Store, candidate: Candidate) -> RestoredDense:
@@ -60,15 +50,10 @@ def load_dense(store: Store, candidate: Candidate) -> RestoredDense:
         return RestoredDense(0, 0, (), {}, None, None)
     manifest, ref = read_manifest(store, DenseManifest, candidate.saves[0], candidate.layout)
     tensors = read_tensors(store, manifest)
-    match candidate.kind:
-        case "RestoreFrom":
-            return RestoredDense(0, 0, (), tensors, manifest, ref)
-        case "Anchor":
-            return RestoredDense(manifest.step, manifest.samples, (), tensors, manifest, ref)
-        case "Save":
-            return RestoredDense(manifest.step, manifest.samples, manifest.dense_lost, tensors, manifest, ref)
-        case _:
-            assert_never(candidate.kind)
+    if candidate.kind == "RestoreFrom":
+        return RestoredDense(0, 0, (), tensors, manifest, ref)
+    lost = manifest.dense_lost if candidate.kind == "Save" else ()
+    return RestoredDense(manifest.step, manifest.samples, lost, tensors, manifest, ref)
 
 
 def read_tensors(store: Store, manifest: DenseManifest) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cpr_contract.manifests import ManifestRef, RestoreRecord, TableIds
+from cpr_contract.manifests import ManifestRef, RestoreRecord
 from cpr_contract.roster import AnchorRef, ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
@@ -23,7 +23,7 @@ from cpr_trainer.checkpoint.format.records import (
     read_restore_record,
     seed_of,
 )
-from cpr_trainer.checkpoint.restore.by_name import ByName, TableMapping, map_tables, saved_model, sources_of
+from cpr_trainer.checkpoint.restore.by_name import TableMapping, map_tables, saved_model, sources_of
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.store import Store
 
@@ -137,39 +137,30 @@ def candidates(store: Store, job: JobSpec, roster: ShardRoster, placement: Place
         n: read_restore_record(store, key) for n, key in restore_records_in(keys).items() if n < roster.incarnation
     }
     lineage = shard_lineage(records, committed_in(keys), roster.incarnation, layout)
-    start = dense_start(
-        store, roster.anchor, job.snapshots.restore_from, layout, ids=job.model.table_ids, by_name=ByName.of(job)
-    )
-    start = shard_start(store, start, placement, roster.index)
+    start = shard_start(store, dense_start(store, job, roster.anchor), placement, roster.index)
     return (*lineage.candidates, replace(start, priority=lineage.priority))
 
 
-def dense_start(  # noqa: PLR0913 -- the possible starts of a generation, and the model
-    store: Store,
-    anchor: AnchorRef | None,
-    restore_from: str | None,
-    layout: str,
-    *,
-    ids: TableIds = (),
-    by_name: ByName | None = None,
-) -> Candidate:
-    """Return the dense state that a generation starts from.
+def dense_start(store: Store, job: JobSpec, anchor: AnchorRef | None) -> Candidate:
+    """Return the dense state that a generation of a job starts from: this anchor, `restore_from`, or `Seed`.
 
     Raises for `restore_from` LayoutError if it does not fit, UnknownAnchorError if it names no anchor; StoreError.
     """
+    model, key, rules = job.model, job.snapshots.restore_from, job.snapshots.by_name
+    layout = layout_hash(model)
     if anchor is not None:
         return Candidate("Anchor", layout, anchor.step, (ManifestRef(anchor.key, anchor.digest),))
-    if restore_from is None:
+    if key is None:
         return Candidate("Seed", layout, 0)
-    manifest, ref = read_named_anchor(store, restore_from)
-    seed = seed_of(manifest)
-    if by_name is None:
-        check_fits(manifest, restore_from, layout, ids)
-        return Candidate("RestoreFrom", layout, 0, (ref,), seed=seed)
-    tables = map_tables(saved_model(manifest, restore_from), by_name, restore_from)
-    if (manifest.layout, tables.sources) == (layout, sources_of(by_name.model)):
-        return Candidate("RestoreFrom", layout, 0, (ref,), seed=seed)
-    return Candidate("RestoreFrom", manifest.layout, 0, (ref,), tables=tables, seed=seed)
+    manifest, ref = read_named_anchor(store, key)
+    start = Candidate("RestoreFrom", layout, 0, (ref,), seed=seed_of(manifest))
+    if rules is None:
+        check_fits(manifest, key, layout, model.table_ids)
+        return start
+    tables = map_tables(saved_model(manifest, key), model, rules, key)
+    if (manifest.layout, tables.sources) == (layout, sources_of(model)):
+        return start
+    return replace(start, layout=manifest.layout, tables=tables)
 
 
 def shard_start(store: Store, start: Candidate, placement: Placement, index: int) -> Candidate:

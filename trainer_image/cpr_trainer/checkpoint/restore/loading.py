@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import assert_never
 
 import numpy as np
 
@@ -70,18 +69,11 @@ def load_shard(store: Store, candidate: Candidate, local: LocalRows) -> Restored
     replayed = tuple(ref for _, ref in on_top)
     below = found[0][0].row_updates if chain else RowUpdates()
     updates = _with_priority(below, "" if ref is None else ref.key, on_top, whole=not damaged)
-    match candidate.kind:
-        case "RestoreFrom" | "Seed":
-            return RestoredShard(0, 0, (), (), ref, chain, replayed, damaged, updates)
-        case "Anchor":
-            manifest = found[0][0]
-            step, samples, applied = manifest.step, manifest.samples, manifest.applied
-            return RestoredShard(step, samples, applied, (), ref, chain, replayed, damaged, updates)
-        case "Save":
-            m = found[0][0]
-            return RestoredShard(m.step, m.samples, m.applied, m.lost, ref, chain, replayed, damaged, updates)
-        case _:
-            assert_never(candidate.kind)
+    if candidate.kind in {"RestoreFrom", "Seed"}:
+        return RestoredShard(0, 0, (), (), ref, chain, replayed, damaged, updates)
+    m = found[0][0]
+    lost = m.lost if candidate.kind == "Save" else ()
+    return RestoredShard(m.step, m.samples, m.applied, lost, ref, chain, replayed, damaged, updates)
 
 
 def _load_complete(store: Store, candidate: Candidate, local: LocalRows, found: tuple[Found, ...]) -> tuple[Link, ...]:
@@ -180,7 +172,9 @@ class _PartLoader:
         """Load the rows of a part that lie in the segment. Raises DamagedError."""
         segment, (first, last) = self.segment, self.span
         shape = Shape.of(part, segment.dim, self.manifest.bits, state=segment.state.shape[1])
-        if self._fits(shape):
+        inside = first <= shape.first and shape.first + shape.span <= last
+        # Damaged rows of a priority save must not overwrite the save below.
+        if inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority":
             at = slice(part.first - first, part.first - first + part.rows)
             read_rows(self.store, part, shape, segment.rows[at], segment.state[at])
             self.arena.epochs.of[segment.first + at.start : segment.first + at.stop] = self.epoch
@@ -190,16 +184,7 @@ class _PartLoader:
         places = read_rows(self.store, part, shape, records, state)
         mine = np.flatnonzero((first <= places) & (places < last))
         rows = decode_rows(records, shape.dim, shape.bits)
-        inside = places[mine] - first
-        segment.rows[inside] = rows[mine]
-        segment.state[inside] = state[mine]
-        self.arena.epochs.of[inside + segment.first] = self.epoch
-
-    def _fits(self, shape: Shape) -> bool:
-        """Return whether the rows can be received directly into the segment.
-
-        Those of a priority save cannot: damaged ones must not overwrite the save below.
-        """
-        first, last = self.span
-        inside = first <= shape.first and shape.first + shape.span <= last
-        return inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority"
+        slots = places[mine] - first
+        segment.rows[slots] = rows[mine]
+        segment.state[slots] = state[mine]
+        self.arena.epochs.of[slots + segment.first] = self.epoch

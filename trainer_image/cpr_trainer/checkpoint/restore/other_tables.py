@@ -43,39 +43,27 @@ def take_first_values(local: LocalRows, source: TableMapping | int | None) -> No
             tables = source.tables
             there = Seeding([table.rows for table in tables], [table.dim for table in tables], source.seed)
             sources = source.sources
-    others = [
-        each is not None and (there.seed, each.table, each.rows) != (own.seed, table, own.rows[table])
-        for table, each in enumerate(sources)
-    ]
-    if any(others):
-        _FirstValues(local, there, np.array(others), sources).run()
-
-
-class _FirstValues:
-    """Takes the first values of some tables, those that `others` (bool [T]) names."""
-
-    def __init__(
-        self, local: LocalRows, there: Seeding, others: np.ndarray, sources: tuple[Source | None, ...]
-    ) -> None:
-        self._local = local
-        self._there = there
-        self._others = others
-        self._tables: Ints = np.array([0 if source is None else source.table for source in sources], np.int64)
-        self._rows: Ints = np.array([1 if source is None else source.rows for source in sources], np.int64)
-        self._repeated = np.array([source is not None and source.repeated for source in sources])
-
-    def run(self) -> None:
-        """Set the values of all rows that have not changed."""
-        arena = self._local.arena
-        for chunk in self._local.placement.rows_of(self._local.index):
-            slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
-            known = self._repeated[chunk.tables] | (chunk.rows < self._rows[chunk.tables])
-            selected = (arena.epochs.of[slots] == 0) & self._others[chunk.tables] & known
-            tables, rows, slots = chunk.tables[selected], chunk.rows[selected], slots[selected]
-            for segment, inside in arena.parted(slots):
-                segment.rows[inside] = self._there.values(self._tables[tables], rows % self._rows[tables])
-                segment.state[inside] = 0.0
-            arena.epochs.of[slots] = 1
+    others = np.array(
+        [
+            each is not None and (there.seed, each.table, each.rows) != (own.seed, table, own.rows[table])
+            for table, each in enumerate(sources)
+        ]
+    )
+    if not others.any():
+        return
+    source_tables = np.array([0 if each is None else each.table for each in sources], np.int64)
+    source_rows = np.array([1 if each is None else each.rows for each in sources], np.int64)
+    repeated = np.array([each is not None and each.repeated for each in sources])
+    arena = local.arena
+    for chunk in local.placement.rows_of(local.index):
+        slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
+        known = repeated[chunk.tables] | (chunk.rows < source_rows[chunk.tables])
+        selected = (arena.epochs.of[slots] == 0) & others[chunk.tables] & known
+        tables, rows, slots = chunk.tables[selected], chunk.rows[selected], slots[selected]
+        for segment, inside in arena.parted(slots):
+            segment.rows[inside] = there.values(source_tables[tables], rows % source_rows[tables])
+            segment.state[inside] = 0.0
+        arena.epochs.of[slots] = 1
 
 
 def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, found: tuple[Found, ...]) -> None:
@@ -91,10 +79,12 @@ def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, fou
         if manifest.spans != there.spans(index):
             raise DamagedError(ref.key, f"holds places {manifest.spans}, not {there.spans(index)}")
     alone = Placement(rows, 1, bands)
-    widths = [(dim, max(state_width(t.optimizer, dim) for t in mapping.tables if t.dim == dim)) for dim in dims]
+    widths = [max(state_width(t.optimizer, dim) for t in mapping.tables if t.dim == dim) for dim in dims]
+    bands_alone = tuple(zip(alone.spans(0), dims, widths, strict=True))
+    targets = _targets(mapping, local.placement.rows_per_table)
     for top in found:
         for save in read_chain(store, top):
-            loader = _Loader(store, save[0], local, mapping, alone, tuple(widths))
+            loader = _PartLoader(store, save[0], local, alone, bands_alone, targets)
             in_parallel(loader.load, parts_of(save))
     local.arena.epochs.now = 2
 
@@ -124,48 +114,40 @@ def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[_Targets]:
     return [_Targets(*np.array(each, np.int64).T) for each in chosen]
 
 
-class _Loader:
+@dataclass(frozen=True, slots=True, eq=False)
+class _PartLoader:
     """Loads parts of one save.
 
-    `alone` is the placement of its tables on a single shard; saves name rows by these places. bands: the dim of each
-    band there, and the float32 of optimizer state of a row.
+    `alone` is the placement of its tables on a single shard; saves name rows by these places. bands: the places of each
+    band there, the dim, and the float32 of optimizer state of a row.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- the source, and the target
-        self,
-        store: Store,
-        manifest: ShardManifest,
-        local: LocalRows,
-        mapping: TableMapping,
-        alone: Placement,
-        bands: tuple[tuple[int, int], ...],
-    ) -> None:
-        self._store = store
-        self._manifest = manifest
-        self._local = local
-        self._alone = alone
-        self._bands = tuple(zip(alone.spans(0), bands, strict=True))
-        self._targets = _targets(mapping, local.placement.rows_per_table)
+    store: Store
+    manifest: ShardManifest
+    local: LocalRows
+    alone: Placement
+    bands: tuple[tuple[tuple[int, int], int, int], ...]
+    targets: list[_Targets]
 
     def load(self, part: Part) -> None:
         """Load the rows of a part. Raises DamagedError, StoreError."""
-        band = next((band for (first, last), band in self._bands if first <= part.first < last), None)
+        band = next(((dim, width) for (first, last), dim, width in self.bands if first <= part.first < last), None)
         if band is None:
             raise DamagedError(part.key, f"holds place {part.first}, which does not exist")
         dim, width = band
-        shape = Shape.of(part, dim, self._manifest.bits, state=width)
+        shape = Shape.of(part, dim, self.manifest.bits, state=width)
         records = np.empty((shape.rows, record_bytes(dim, shape.bits)), np.uint8)
         state = np.empty((shape.rows, width), np.float32)
-        places = read_rows(self._store, part, shape, records, state)
+        places = read_rows(self.store, part, shape, records, state)
         for first, last in pairwise([*range(0, len(places), _CHUNK), len(places)]):
-            tables, rows = self._alone.rows_at(places[first:last])
+            tables, rows = self.alone.rows_at(places[first:last])
             values = decode_rows(records[first:last], dim, shape.bits)
-            for targets in self._targets:
+            for targets in self.targets:
                 self._put(targets, tables, rows, values, state[first:last])
 
     def _put(self, targets: _Targets, tables: Ints, rows: Ints, values: Floats, state: Floats) -> None:
         """Store rows [k, D] with their state [k, W] in the target tables, if they are on this shard."""
-        local = self._local
+        local = self.local
         goals = targets.tables[tables]
         moved = rows + targets.shifts[tables]
         selected = np.flatnonzero((goals >= 0) & (moved < targets.ends[tables]))

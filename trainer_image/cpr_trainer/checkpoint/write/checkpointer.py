@@ -25,7 +25,6 @@ from cpr_trainer.checkpoint.format.quantise import EXACT
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Position, Save, SaveMetrics
 from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.buffer import RowBuffer
 from cpr_trainer.embedding.capture import Capture
 from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.embedding.priority import Claim, Tracker
@@ -33,24 +32,6 @@ from cpr_trainer.exchange import WINDOW
 
 #: The pushes of a trainer that may be unacknowledged when it dies, and one that it was about to send.
 _REPEATABLE = WINDOW + 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _TrackedSource:
-    """The rows of a capture, which are reported to a tracker, too."""
-
-    capture: Capture
-    tracker: Tracker
-
-    @property
-    def urgent(self) -> bool:
-        return self.capture.urgent
-
-    def fill(self, buffer: RowBuffer) -> bool:
-        filled = self.capture.fill(buffer)
-        if filled:
-            self.tracker.wrote(*buffer.filled)
-        return filled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +171,7 @@ class ShardCheckpointer:
 
     def stop(self) -> None:
         """Drop the uncommitted save: the rows are about to be restored, or all of them are saved."""
-        self._writer.discard()
+        self._writer.submit(None)
         self._in_progress = None
 
     def save(self, kind: Literal["Anchor", "Flush"], mark: Mark) -> None:
@@ -266,17 +247,16 @@ class ShardCheckpointer:
             self._in_progress = None
 
     def _submit(self, draft: ShardManifest, capture: Capture, epoch: int, claim: Claim | None) -> None:
-        save = Save(draft, capture, epoch, capture, claim)
-        if self._chooser is not None and claim is not None:
-            self._chooser.tracker.mark(claim)
-            save = replace(save, source=_TrackedSource(capture, self._chooser.tracker))
-            if draft.kind == "Priority":
-                added = claim.added_updates if self._counted else None
-                draft = replace(draft, after=self._top, added_updates=added)
-                save = replace(save, draft=draft)
+        tracker = None if self._chooser is None or claim is None else self._chooser.tracker
+        if tracker is not None and claim is not None:
+            tracker.mark(claim)
+        if draft.kind == "Priority" and claim is not None:
+            added = claim.added_updates if self._counted else None
+            draft = replace(draft, after=self._top, added_updates=added)
+        full = draft.kind != "Priority" and not draft.chain
+        save = Save(draft, capture, epoch, claim, tracker, self._restore_record if full else None)
         if draft.kind != "Priority":
             save.may_commit.set()
-            save = save if draft.chain else replace(save, restore_record=self._restore_record)
         self._in_progress = save
         self._writer.submit(save)
 

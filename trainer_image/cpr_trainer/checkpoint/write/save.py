@@ -11,9 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from cpr_contract.manifests import ManifestRef, Ranges, RestoreRecord, RowUpdates, ShardManifest
 from cpr_contract.reports import Problem
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.embedding.buffer import RowBuffer
 from cpr_trainer.embedding.capture import Capture
-from cpr_trainer.embedding.priority import Claim
+from cpr_trainer.embedding.priority import Claim, Tracker
 from cpr_trainer.store import BucketMissingError
 
 
@@ -48,19 +47,6 @@ class Mark:
     at_barrier: bool = False
 
 
-class Source(Protocol):
-    """A source of rows to save."""
-
-    @property
-    def urgent(self) -> bool:
-        """True if they must go as fast as the store takes them, for now."""
-        ...
-
-    def fill(self, buffer: RowBuffer) -> bool:
-        """Fill an empty buffer with rows of one segment, ascending; False if there are none left."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class SavedShard:
     """A committed save of a shard; a full one would hold `full_rows` rows."""
@@ -72,17 +58,17 @@ class SavedShard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Save:
-    """A save to be written: the rows of `source`, under the manifest `draft` with their parts.
+    """A save to be written: the rows of `capture`, under the manifest `draft` with their parts.
 
-    The rows are those of `capture`; `epoch` is the arena's epoch that it ends; `claim` is the tracker's. The manifest
-    is written after `may_commit` is set, and after `restore_record`, if there is one.
+    `epoch` is the arena's epoch that it ends. `tracker` counts the written rows; `claim` is its own. The manifest is
+    written after `may_commit` is set, and after `restore_record`, if there is one.
     """
 
     draft: ShardManifest
     capture: Capture
     epoch: int
-    source: Source
-    claim: Claim | None
+    claim: Claim | None = None
+    tracker: Tracker | None = None
     restore_record: RestoreRecord | None = None
     may_commit: threading.Event = field(default_factory=threading.Event)
 

@@ -14,14 +14,15 @@ from typing import Protocol, TypeVar
 
 from cpr_contract.manifests import ManifestRef, Part, RestoreRecord, ShardManifest
 from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
-from cpr_trainer.checkpoint.format.names import part_name, shard_save
+from cpr_trainer.checkpoint.format.names import part_name, place_of
 from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
 from cpr_trainer.checkpoint.format.quantise import encode_rows
 from cpr_trainer.checkpoint.format.records import check_claims, rewrite_restore_record
-from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SavedShard, SaveFailed, SaveOutcome, Source
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SavedShard, SaveFailed, SaveOutcome
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.buffer import RowBuffer
-from cpr_trainer.embedding.capture import EndedError, UndoLogFullError
+from cpr_trainer.embedding.capture import Capture, EndedError, UndoLogFullError
+from cpr_trainer.embedding.priority import Tracker
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import backoff, problem_of, retry
 from cpr_trainer.store import (
@@ -83,19 +84,22 @@ class Writer:
         for _ in range(_PARTS_AT_ONCE):
             self._free.put(RowBuffer(max(sizes), max(values)))
 
-    def write(self, draft: ShardManifest, source: Source, retry: Retry) -> ShardManifest:
-        """Write the rows of `source` in `draft.bits`, and return the manifest that will commit them.
+    def write(
+        self, draft: ShardManifest, capture: Capture, retry: Retry, tracker: Tracker | None = None
+    ) -> ShardManifest:
+        """Write the rows of `capture` in `draft.bits`, and return the manifest that will commit them.
 
-        Raises the errors of `source` and `retry`, and DivergedError for values that cannot be quantised.
+        The rows are reported to the `tracker`, too. Raises the errors of `capture` and `retry`, and DivergedError for
+        values that cannot be quantised.
         """
-        folder, limit = shard_save(draft).folder, self._bytes_per_s
+        folder, limit = place_of(draft).folder, self._bytes_per_s
         self._uncommitted = []
-        throttle = None if limit is None else Throttle(limit, lambda: source.urgent)
+        throttle = None if limit is None else Throttle(limit, lambda: capture.urgent)
         parts = in_parallel(
             lambda item: self._write_part(
                 folder + part_name(item[0], self._process_number), item[1], draft, retry, throttle
             ),
-            enumerate(self._filled(source)),
+            enumerate(self._filled(capture, tracker)),
             threads=_PARTS_AT_ONCE,
             background=True,
         )
@@ -116,10 +120,13 @@ class Writer:
             retry(partial(check_claims, self._store, committed))
         return SavedShard(committed, ref, self._epochs.changed_rows)
 
-    def withdraw(self) -> None:
-        """Delete the parts of the last save, unless its manifest may be in the store. Raises StoreError."""
+    def withdraw(self, step: int) -> None:
+        """Delete the parts of the last save, of this step, unless its manifest may be in the store. Logs StoreError."""
         to_delete, self._uncommitted = self._uncommitted, []
-        self._store.delete(to_delete)
+        try:
+            self._store.delete(to_delete)
+        except StoreError as error:
+            _LOG.warning("parts of the save of step %d are not deleted: %s", step, error)
 
     def _write_manifest(self, manifest: ShardManifest) -> tuple[ShardManifest, ManifestRef]:
         """Write the manifest, or return that of an earlier process, if it had committed the same save.
@@ -127,7 +134,7 @@ class Writer:
         The parts of the two have different names. Two priority saves never count as the same, because they may have
         different rows of one step.
         """
-        key = shard_save(manifest).manifest
+        key = place_of(manifest).manifest
         parts, self._uncommitted = self._uncommitted, []  # an attempt with a lost answer may commit them
         try:
             return manifest, write_once(self._store, key, manifest)
@@ -136,16 +143,18 @@ class Writer:
             raise
         except ExistsError:
             found, ref = read_manifest(self._store, ShardManifest, ManifestRef(key, ""), manifest.layout)
-            if manifest.kind == "Priority" or _without_parts(found) != _without_parts(manifest):
+            if manifest.kind == "Priority" or replace(found, rows=manifest.rows, parts=manifest.parts) != manifest:
                 raise
             return found, ref
 
-    def _filled(self, source: Source) -> Iterator[RowBuffer]:
+    def _filled(self, capture: Capture, tracker: Tracker | None) -> Iterator[RowBuffer]:
         while True:
             buffer = self._free.get()
             buffer.used = 0
             try:
-                filled = source.fill(buffer)
+                filled = capture.fill(buffer)
+                if filled and tracker is not None:
+                    tracker.wrote(*buffer.filled)
             except BaseException:
                 self._free.put(buffer)
                 raise
@@ -194,26 +203,19 @@ class WriterThread:
         with self._changed:
             return self._save is None
 
-    def submit(self, save: Save) -> None:
-        """Write this save; it replaces an uncommitted one."""
-        self._replace(save)
-
-    def discard(self) -> None:
-        """Drop an uncommitted save."""
-        self._replace(None)
+    def submit(self, save: Save | None) -> None:
+        """Write this save, None for none, in the place of an uncommitted one."""
+        with self._changed:
+            dropped, self._save = self._save, save
+            self._changed.notify_all()
+        if dropped is not None:
+            dropped.capture.end()
 
     def close(self) -> None:
         """End the thread after its current call to the store."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-
-    def _replace(self, save: Save | None) -> None:
-        with self._changed:
-            dropped, self._save = self._save, save
-            self._changed.notify_all()
-        if dropped is not None:
-            dropped.capture.end()
 
     def _run(self) -> None:
         while True:
@@ -228,27 +230,22 @@ class WriterThread:
                 outcome = error
             save.capture.end()
             if self._full and not self._closing and not isinstance(outcome, Committed):
-                self._withdraw_parts(save)
+                self._writer.withdraw(save.draft.step)
             with self._changed:
                 if self._save is save:
                     self._save = None
                     if outcome is not None:
                         self._report(outcome)
 
-    def _withdraw_parts(self, save: Save) -> None:
-        try:
-            self._writer.withdraw()
-        except StoreError as error:
-            _LOG.warning("parts of the save of step %d are not deleted: %s", save.draft.step, error)
-
     def _write(self, save: Save) -> Committed | GivenUp | None:
         """Try until the save is committed or given up; None if another one replaced it."""
         started, self._full = monotonic(), False
+        retry = partial(self._retry, save)
         try:
-            manifest = self._writer.write(save.draft, save.source, lambda attempt: self._retry(save, attempt))
+            manifest = self._writer.write(save.draft, save.capture, retry, save.tracker)
             while not save.may_commit.wait(_POLL_S):
                 self._check(save)
-            saved = self._writer.commit(manifest, lambda attempt: self._retry(save, attempt), save.restore_record)
+            saved = self._writer.commit(manifest, retry, save.restore_record)
         except EndedError:
             return None
         except TrainerError as error:
@@ -289,7 +286,3 @@ class WriterThread:
             raise EndedError
         if save.capture.undo_log_full:
             raise UndoLogFullError
-
-
-def _without_parts(manifest: ShardManifest) -> ShardManifest:
-    return replace(manifest, rows=0, parts=())

@@ -33,8 +33,7 @@ class MfuTracker(Tracker):
     """
 
     def __init__(self, population: Population, rng: np.random.Generator) -> None:
-        super().__init__(population)
-        self._rng = rng
+        super().__init__(population, rng)
         self._counters: Counters = np.zeros(population.rows, np.int32)
         self._before: Counters | None = None  # counts up to the mark of a claim of everything, until it is forgotten
 
@@ -91,8 +90,7 @@ class SsuTracker(Tracker):
     def __init__(self, population: Population, quota: int, rng: np.random.Generator) -> None:
         if population.rows > _ENTRY:
             raise ValueError(f"SSU can number {_ENTRY} rows of a shard, not {population.rows}: use more shards")
-        super().__init__(population)
-        self._rng = rng
+        super().__init__(population, rng)
         # Rows of small tables are recorded too, in additional entries, and left out when rows are chosen.
         buckets = -(-(quota + len(population.small)) // _WAYS)
         self._table: NDArray[np.int32] = np.zeros((buckets, _WAYS), np.int32)
@@ -174,8 +172,7 @@ class ScarTracker(Tracker):
     """
 
     def __init__(self, population: Population, arena: Arena, rng: np.random.Generator) -> None:
-        super().__init__(population)
-        self._rng = rng
+        super().__init__(population, rng)
         self._arena = arena
         self._saved = [segment.rows.copy() for segment in arena.segments]
         self._unsure: NDArray[np.bool_] = np.zeros(population.rows, np.bool_)
@@ -224,8 +221,7 @@ class GrowthTracker(Tracker):
     """
 
     def __init__(self, population: Population, arena: Arena, rng: np.random.Generator) -> None:
-        super().__init__(population)
-        self._rng = rng
+        super().__init__(population, rng)
         self._arena = arena
         self._saved: Floats = np.empty(population.rows, np.float32)
         self._writing: Floats | None = None

@@ -99,7 +99,10 @@ def largest(population: Population, score: Callable[[slice], Floats], count: int
     histogram = np.zeros(_BUCKETS, np.int64)
     for chunk in population.chunks():
         histogram += np.bincount(_buckets(population, score(chunk), chunk), minlength=_BUCKETS)
-    edge = _edge(histogram, count)
+    above = np.cumsum(histogram[:0:-1])[::-1]  # above[b - 1]: scores in bucket b and higher
+    # `above` falls: the edge, taken in part, is the last bucket with more than `count` scores from it upwards. It is 0
+    # if all scores above 0 are taken.
+    edge = int(np.flatnonzero(above > count)[-1]) + 1 if above[0] > count else 0
     tied = int(histogram[edge])
     left = count - int(histogram[edge + 1 :].sum())
     found: list[Ints] = []
@@ -125,13 +128,6 @@ def _buckets(population: Population, scores: Floats, chunk: slice) -> NDArray[np
     return buckets
 
 
-def _edge(histogram: Ints, count: int) -> int:
-    """Return the bucket that is taken in part; 0 if all scores above 0 are taken."""
-    above = np.cumsum(histogram[:0:-1])[::-1]  # above[b - 1]: scores in bucket b and higher
-    # `above` falls: the last bucket with more than `count` scores from it upwards.
-    return int(np.flatnonzero(above > count)[-1]) + 1 if above[0] > count else 0
-
-
 @dataclass(slots=True, eq=False)
 class Claim:
     """The rows of one save. slots: int64 [k], ascending; None for all rows.
@@ -152,8 +148,9 @@ class Tracker(ABC):
     counters while they change, so its ranking is of some moment in between. The next `choose` starts after `forget`.
     """
 
-    def __init__(self, population: Population) -> None:
+    def __init__(self, population: Population, rng: np.random.Generator) -> None:
         self._population = population
+        self._rng = rng
         self._marked: Claim | None = None
 
     @property

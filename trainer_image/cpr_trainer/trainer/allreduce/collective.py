@@ -17,7 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.allreduce.auth import PAIR_BYTES, PairProofs
+from cpr_trainer.trainer.allreduce.group import Group
+from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 #: torch's own stubs leave out the classes below the default group.
@@ -117,6 +120,36 @@ class Collective:
     def busy(self) -> bool:
         """True while a call is under way."""
         return not all(work.is_completed() for work in self._works)
+
+
+class ConnectedGroup(Group):
+    """A group of several trainers, over their control connections. Without `sums` it only admits and joins members."""
+
+    def __init__(self, listener: PeerListener, liveness: PeerLiveness, roster: TrainerRoster, *, sums: bool) -> None:
+        super().__init__()
+        self._listener = listener
+        self._liveness = liveness
+        self._roster = roster
+        self._sums = sums
+        self._waiting = False
+        self._collective: Collective | None = None
+
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
+        """See `Group`."""
+        if self._collective is None:
+            raise GroupBroken("no group was built")
+        self._collective.sum(tensors, poll_interrupts)
+
+    def _build(self, exchange_addresses: ExchangeAddresses, trainers: int, poll_interrupts: PollInterrupts) -> None:
+        """Build the process group and prove the key in it, if the group sums. Raises as `Collective` does."""
+        if self._sums:
+            self._collective = Collective(exchange_addresses, self._listener.rank, trainers, self._listener.address)
+            self._collective.prove(self._listener.pair_proofs(self._roster.counters), poll_interrupts)
+
+    def _leave_collective(self) -> None:
+        if self._collective:
+            self._collective.leave()
+            self._collective = None
 
 
 class AddressStore(_torch.Store):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A trainer's group: the interface, the agreement on a dense state, and the group of a job with one trainer.
+"""A trainer's group: the methods of each, which are those of a single trainer, and the agreement on a dense state.
 
 The agreement consists of pure functions of the members' hellos. `group_leader` and `group_follower` exchange them.
 """
@@ -29,11 +29,9 @@ class Replica(Protocol):
 
     def pack(self) -> bytes:
         """Return the state as bytes."""
-        ...
 
     def unpack(self, data: bytes | bytearray, done: int) -> None:
         """Replace the state by one that `pack` returned after step `done`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,64 +42,68 @@ class Go:
     cut_step: int
 
 
-class Group(Protocol):
-    """Trainers of one (group, generation).
+class Group:
+    """Trainers of one (group, generation). This class itself is the group of a job's only trainer.
 
     All methods but `missing` and `unresponsive` are for the main thread. They wait in intervals and raise what
     `poll_interrupts` raises, and GroupBroken when a member is lost: call `join` again then. Without lockstep
     (`trainer.async_sync`) they do not wait for other trainers.
     """
 
+    def __init__(self) -> None:
+        self._step = 0
+
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """Wait for all members; afterwards all hold the same state. Retries until it succeeds.
 
         Returns whether a member had a state already; else the leader's `provide` has loaded it.
         """
-        ...
+        poll_interrupts()
+        if replica.done != NO_STATE:
+            return True
+        provide()
+        return False
 
     def follow(self, roster: TrainerRoster) -> None:
         """Take the leader's address from a newer roster of this group: the first may lack it."""
-        ...
 
     def announce(self, step: int) -> None:
         """Announce that this trainer is ready for `step`; return at once."""
-        ...
+        self._step = step
 
-    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
+    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:  # noqa: ARG002 -- there is no other
         """Wait until all have announced. Everyone receives the leader's `cut_step`; a follower's is ignored."""
-        ...
+        return Go(self._step, cut_step)
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
         """Sum each tensor over all trainers, in place."""
-        ...
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
         """Handle messages of the others for one interval. Raises Finished when the leader ends the job."""
-        ...
+        poll_interrupts()
+        sleep(POLL_INTERVAL_S)
 
     def check(self, poll_interrupts: PollInterrupts) -> None:
         """Handle the messages that have arrived, without waiting. Raises GroupBroken when a member is lost."""
-        ...
+        poll_interrupts()
 
     def conclude(self) -> bool:
         """On a leader at a barrier: return whether all trainers are there; its state is then that of all."""
-        ...
+        return True
 
     def dismiss(self) -> None:
         """On the leader: report to all that the job is done."""
-        ...
 
     def missing(self) -> tuple[int, ...]:
         """Ranks that this trainer waits for."""
-        ...
+        return ()
 
-    def unresponsive(self, for_s: float) -> tuple[int, ...]:
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:  # noqa: ARG002 -- there is no other
         """Ranks that were seen once, but not in the last `for_s` seconds."""
-        ...
+        return ()
 
     def leave(self) -> None:
         """Stop using this group."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,60 +165,3 @@ def missing_steps(done: int, pushed: int | None, applied: tuple[int, ...], windo
     if pushed is not None:
         return range(pushed + 1, done + 1)
     return range(max(min(applied) + 1, done - window, 1), done + 1)
-
-
-class SoloGroup:
-    """The `Group` of a job's only trainer."""
-
-    def __init__(self) -> None:
-        self._step = 0
-
-    def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
-        """See `Group`."""
-        poll_interrupts()
-        if replica.done != NO_STATE:
-            return True
-        provide()
-        return False
-
-    def follow(self, roster: TrainerRoster) -> None:
-        """See `Group`."""
-
-    def announce(self, step: int) -> None:
-        """See `Group`."""
-        self._step = step
-
-    def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
-        """See `Group`."""
-        del poll_interrupts
-        return Go(self._step, cut_step)
-
-    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-
-    def listen(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        poll_interrupts()
-        sleep(POLL_INTERVAL_S)
-
-    def check(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        poll_interrupts()
-
-    def conclude(self) -> bool:
-        """See `Group`."""
-        return True
-
-    def dismiss(self) -> None:
-        """See `Group`."""
-
-    def missing(self) -> tuple[int, ...]:
-        """See `Group`."""
-        return ()
-
-    def unresponsive(self, for_s: float) -> tuple[int, ...]:  # noqa: ARG002 -- as all groups
-        """See `Group`."""
-        return ()
-
-    def leave(self) -> None:
-        """See `Group`."""

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from time import monotonic
-
-from torch import Tensor
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import Peer, TrainerRoster
-from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entries, Entry
+from cpr_trainer.trainer.allreduce.collective import TIMEOUT, ConnectedGroup, Entries, Entry
 from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, Finished, GroupBroken, PollInterrupts, Superseded
 
 
-class GroupFollower:
-    """The `Group` of a trainer that another one leads. `delays_s` are the pauses between attempts to reach it.
-
-    Without `sums` it only joins.
-    """
+class GroupFollower(ConnectedGroup):
+    """The `Group` of a trainer that another one leads. `delays_s` are the pauses between attempts to reach it."""
 
     def __init__(
         self,
@@ -31,15 +26,10 @@ class GroupFollower:
         *,
         sums: bool = True,
     ) -> None:
-        self._listener = listener
-        self._liveness = liveness
-        self._roster = roster
+        super().__init__(listener, liveness, roster, sums=sums)
         self._leader = leader_of(roster)
         self._delays_s = delays_s
-        self._sums = sums
         self._channel: Channel | None = None
-        self._collective: Collective | None = None
-        self._waiting = False
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`; `provide` is the leader's."""
@@ -73,12 +63,6 @@ class GroupFollower:
                 self._waiting = False
                 return Go(frame.step, frame.cut_step)
 
-    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        if self._collective is None:
-            raise GroupBroken("no group was built")
-        self._collective.sum(tensors, poll_interrupts)
-
     def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
         self._take(poll_interrupts)
@@ -91,9 +75,6 @@ class GroupFollower:
         """See `Group`: only the leader concludes."""
         return False
 
-    def dismiss(self) -> None:
-        """See `Group`: only the leader dismisses."""
-
     def missing(self) -> tuple[int, ...]:
         """See `Group`."""
         return (self._leader.index,) if self._waiting else ()
@@ -104,9 +85,7 @@ class GroupFollower:
 
     def leave(self) -> None:
         """See `Group`."""
-        if self._collective:
-            self._collective.leave()
-            self._collective = None
+        self._leave_collective()
         if self._channel:
             self._listener.drop(self._channel)
             self._channel = None
@@ -123,14 +102,9 @@ class GroupFollower:
         self._send(Frame(Kind.HELLO, self._listener.rank, payload=to_json(hello).encode()))
         self._liveness.track(self._leader.index, self._leader.incarnation, self._channel)
         form = self._await_form(replica, poll_interrupts)
-        if self._sums:
-            self._collective = Collective(
-                lambda own: self._exchange_addresses(own, poll_interrupts),
-                self._listener.rank,
-                len(self._roster.trainers),
-                self._listener.address,
-            )
-            self._collective.prove(self._listener.pair_proofs(counters), poll_interrupts)
+        self._build(
+            lambda own: self._exchange_addresses(own, poll_interrupts), len(self._roster.trainers), poll_interrupts
+        )
         return form
 
     def _await_form(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
-from torch import Tensor
-
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.allreduce.collective import TIMEOUT, Collective, Entries, Entry
+from cpr_trainer.trainer.allreduce.collective import TIMEOUT, ConnectedGroup, Entries, Entry
 from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica, StateAgreement, agree_on_state
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind, Received
@@ -18,23 +16,17 @@ from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterr
 _DISMISS_TIMEOUT_S = 2.0
 
 
-class GroupLeader:
-    """The `Group` of the trainer that the roster names leader. Without `sums` it only admits and joins members."""
+class GroupLeader(ConnectedGroup):
+    """The `Group` of the trainer that the roster names leader."""
 
     def __init__(
         self, listener: PeerListener, liveness: PeerLiveness, roster: TrainerRoster, *, sums: bool = True
     ) -> None:
-        self._listener = listener
-        self._liveness = liveness
-        self._roster = roster
-        self._sums = sums
+        super().__init__(listener, liveness, roster, sums=sums)
         self._others = {peer.index: peer for peer in roster.trainers if peer.index != roster.index}
         self._arrived: dict[int, tuple[Hello, Channel]] = {}
         self._members: dict[int, Channel] = {}
         self._ready: dict[int, int] = {}
-        self._step = 0
-        self._waiting = False
-        self._collective: Collective | None = None
 
     @property
     def members(self) -> dict[int, Channel]:
@@ -49,13 +41,6 @@ class GroupLeader:
             except GroupBroken:
                 poll_interrupts()
 
-    def follow(self, roster: TrainerRoster) -> None:
-        """See `Group`: the leader connects to no member."""
-
-    def announce(self, step: int) -> None:
-        """See `Group`."""
-        self._step = step
-
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`."""
         self._waiting = True
@@ -67,12 +52,6 @@ class GroupLeader:
         self._send_all(Frame(Kind.GO, self._listener.rank, go.step, go.cut_step))
         return go
 
-    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        if self._collective is None:
-            raise GroupBroken("no group was built")
-        self._collective.sum(tensors, poll_interrupts)
-
     def listen(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
         self._take(poll_interrupts)
@@ -80,10 +59,6 @@ class GroupLeader:
     def check(self, poll_interrupts: PollInterrupts) -> None:
         """See `Group`."""
         self._take(poll_interrupts, 0.0)
-
-    def conclude(self) -> bool:
-        """See `Group`: in lockstep all are at the same step."""
-        return True
 
     def dismiss(self) -> None:
         """See `Group`."""
@@ -125,9 +100,7 @@ class GroupLeader:
 
     def _disband(self) -> None:
         """Close all members' connections; each member connects again."""
-        if self._collective:
-            self._collective.leave()
-            self._collective = None
+        self._leave_collective()
         for channel in self._members.values():
             self._listener.drop(channel)
         self._members = {}
@@ -144,8 +117,10 @@ class GroupLeader:
         self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
         self._arrived = {}
         self._share_state(agreement, replica, provide, poll_interrupts)
-        self._form(agreement, replica, poll_interrupts)
-        return agreement.source is not None
+        form = Form(replica.done, survivors=agreement.source is not None)
+        self._send_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
+        self._build(lambda own: self._exchange_addresses(own, poll_interrupts), 1 + len(self._members), poll_interrupts)
+        return form.survivors
 
     def _share_state(
         self, agreement: StateAgreement, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts
@@ -154,32 +129,17 @@ class GroupLeader:
             provide()
         elif agreement.source != self._listener.rank:
             self._send(agreement.source, Frame(Kind.FETCH, self._listener.rank))
-            state = self._await_state(agreement.source, poll_interrupts)
-            replica.unpack(state.payload, state.step)
+            while True:
+                received = self._take(poll_interrupts)
+                frame = received.frame if received else None
+                if frame and frame.kind is Kind.STATE and frame.rank == agreement.source:
+                    break
+            replica.unpack(frame.payload, frame.step)
         receivers = tuple(rank for rank in agreement.copy_to if rank != self._listener.rank)
         if receivers:
             state = Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack())
             for rank in receivers:
                 self._send(rank, state)
-
-    def _await_state(self, source: int, poll_interrupts: PollInterrupts) -> Frame:
-        while True:
-            received = self._take(poll_interrupts)
-            if received and received.frame and received.frame.kind is Kind.STATE and received.frame.rank == source:
-                return received.frame
-
-    def _form(self, agreement: StateAgreement, replica: Replica, poll_interrupts: PollInterrupts) -> None:
-        form = Form(replica.done, survivors=agreement.source is not None)
-        self._send_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
-        if not self._sums:
-            return
-        self._collective = Collective(
-            lambda own: self._exchange_addresses(own, poll_interrupts),
-            self._listener.rank,
-            1 + len(self._members),
-            self._listener.address,
-        )
-        self._collective.prove(self._listener.pair_proofs(self._roster.counters), poll_interrupts)
 
     def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
         """Collect the entry of every member, and send all entries to all members."""

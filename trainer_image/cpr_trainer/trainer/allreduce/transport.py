@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
 
@@ -188,23 +188,19 @@ def receive_frame(
     Raises TimeoutError if the frame is not complete at `deadline`, a time of `monotonic`. Without a deadline it waits
     for ever: an unresponsive peer is reported, not cut off.
     """
-    frame, length = parse_header(_receive_exactly(connection, HEADER_BYTES, deadline))
+    header = _receive_exactly(connection, HEADER_BYTES, deadline)
+    magic, version, kind, rank, step, cut_step, length = _HEADER.unpack(header)
+    if magic != _MAGIC or version != VERSION or kind not in set(Kind):
+        raise ProtocolError(f"not a control frame: {bytes(header)!r}")
     if length > limit_bytes:
         raise ProtocolError(f"a payload of {length} bytes")
-    return replace(frame, payload=_receive_exactly(connection, length, deadline)) if length else frame
+    payload = _receive_exactly(connection, length, deadline) if length else b""
+    return Frame(Kind(kind), rank, step, cut_step, payload)
 
 
 def header_of(frame: Frame) -> bytes:
     """Return the bytes of a frame's header."""
     return _HEADER.pack(_MAGIC, VERSION, frame.kind, frame.rank, frame.step, frame.cut_step, len(frame.payload))
-
-
-def parse_header(header: bytes | bytearray) -> tuple[Frame, int]:
-    """Return the frame without its payload, and the payload's length. Raises ProtocolError."""
-    magic, version, kind, rank, step, cut_step, length = _HEADER.unpack(header)
-    if magic != _MAGIC or version != VERSION or kind not in set(Kind):
-        raise ProtocolError(f"not a control frame: {bytes(header)!r}")
-    return Frame(Kind(kind), rank, step, cut_step), length
 
 
 def _receive_exactly(connection: socket.socket, size_bytes: int, deadline: float | None) -> bytearray:

@@ -13,7 +13,7 @@ from torch import Tensor
 from cpr_contract.choices import DenseSync
 from cpr_contract.codec import to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.allreduce.group import NO_STATE, Form, Go, Hello, Provide, Replica
+from cpr_trainer.trainer.allreduce.group import NO_STATE, Form, Go, Group, Hello, Provide, Replica
 from cpr_trainer.trainer.allreduce.group_follower import GroupFollower, leader_of
 from cpr_trainer.trainer.allreduce.group_leader import GroupLeader, dismiss
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
@@ -26,7 +26,7 @@ from cpr_trainer.trainer.control import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.state import DenseState
 
 
-class AsyncLeader:
+class AsyncLeader(Group):
     """The group of the trainer that leads: it averages for all, and has every rank's steps."""
 
     def __init__(
@@ -37,6 +37,7 @@ class AsyncLeader:
         kind: DenseSync,
         state: DenseState,
     ) -> None:
+        super().__init__()
         self._listener = listener
         self._kind = kind
         self._state = state
@@ -46,7 +47,6 @@ class AsyncLeader:
         self._others = tuple(peer.index for peer in roster.trainers if peer.index != roster.index)
         self._members = GroupLeader(listener, liveness, roster, sums=False)
         self._server: AveragingServer | None = None
-        self._step = 0
         self._concluded: int | None = None  # barrier of the mean that was taken
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
@@ -57,14 +57,6 @@ class AsyncLeader:
         server.start(self._members.members.items())
         self._server = server
         return survived
-
-    def follow(self, roster: TrainerRoster) -> None:
-        """See `Group`."""
-        self._members.follow(roster)
-
-    def announce(self, step: int) -> None:
-        """See `Group`."""
-        self._step = step
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`: returns at once."""
@@ -141,7 +133,7 @@ class AsyncLeader:
             self._server.share(self._state.scores.merged() + counters)
 
 
-class AsyncFollower:
+class AsyncFollower(Group):
     """The group of a trainer that another one leads."""
 
     def __init__(
@@ -152,6 +144,7 @@ class AsyncFollower:
         state: DenseState,
         delays_s: Callable[[], Iterator[float]],
     ) -> None:
+        super().__init__()
         self._state = state
         self._averaging = averaging_of(state)
         self._member = GroupFollower(listener, liveness, roster, delays_s(), sums=False)
@@ -163,7 +156,6 @@ class AsyncFollower:
         self._client = AveragingClient(
             listener, liveness, leader_of(roster), self._averaging, hello, state.pack, delays_s
         )
-        self._step = 0
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`: only a trainer without a state waits for the leader."""
@@ -178,10 +170,6 @@ class AsyncFollower:
         """See `Group`."""
         self._member.follow(roster)
         self._client.follow(leader_of(roster))
-
-    def announce(self, step: int) -> None:
-        """See `Group`."""
-        self._step = step
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         """See `Group`: returns at once; only the leader announces cuts to shards."""
@@ -215,9 +203,6 @@ class AsyncFollower:
     def conclude(self) -> bool:
         """See `Group`: only the leader concludes."""
         return False
-
-    def dismiss(self) -> None:
-        """See `Group`: only the leader dismisses."""
 
     def missing(self) -> tuple[int, ...]:
         """See `Group`."""

@@ -29,7 +29,6 @@ class Combiner(Protocol):
 
     def combine(self, copies: Sequence[Tensor]) -> Tensor:
         """Return the target of a round, a new tensor. At least one copy; exactly one unless `together`."""
-        ...
 
 
 def combiner_of(kind: DenseSync, first: Tensor) -> Combiner:

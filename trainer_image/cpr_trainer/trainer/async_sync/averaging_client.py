@@ -83,12 +83,17 @@ class AveragingClient:
         received = self._inbox.take(_POLL_S)
         if received is not None and received.channel is channel and received.frame is not None:
             self._on_frame(received.frame)
-        self._send_scores(channel)
-        self._send_halted_step(channel)
+        rank = self._listener.rank
+        for delta in tuple(self._averaging.outgoing):
+            if delta.step > self._sent_scores_step:
+                channel.send(Frame(Kind.SCORES, rank, delta.step, payload=pack_scores(delta)))
+                self._sent_scores_step = delta.step
+        halted = self._averaging.halted_step
+        if halted != self._sent_halted_step and channel.send(Frame(Kind.READY, rank, halted)):
+            self._sent_halted_step = halted
         if not self._awaits_target and self._averaging.due():
             step, copy = self._averaging.take_copy()
-            frame = Frame(Kind.COPY, self._listener.rank, step, payload=copy.numpy().tobytes())
-            self._awaits_target = channel.send(frame)
+            self._awaits_target = channel.send(Frame(Kind.COPY, rank, step, payload=copy.numpy().tobytes()))
             if not self._awaits_target:
                 self._averaging.offer_again()
 
@@ -136,14 +141,3 @@ class AveragingClient:
                 raise Superseded("the leader's roster has a newer incarnation of this trainer")
             case _:
                 pass  # A form, or a heartbeat.
-
-    def _send_halted_step(self, channel: Channel) -> None:
-        halted = self._averaging.halted_step
-        if halted != self._sent_halted_step and channel.send(Frame(Kind.READY, self._listener.rank, halted)):
-            self._sent_halted_step = halted
-
-    def _send_scores(self, channel: Channel) -> None:
-        for delta in tuple(self._averaging.outgoing):
-            if delta.step > self._sent_scores_step:
-                channel.send(Frame(Kind.SCORES, self._listener.rank, delta.step, payload=pack_scores(delta)))
-                self._sent_scores_step = delta.step

@@ -118,21 +118,19 @@ class AveragingServer:
             return  # A lost member is recognised by its closed connection.
         if frame.kind is Kind.HELLO:
             hello = self._admit(channel, frame)
-            if hello is not None:
-                self._on_member(hello, channel)
+            if hello is None:
+                return
+            if (before := self._channels.get(hello.rank)) is not None:
+                before.close()
+            self._channels[hello.rank] = channel
+            # The member reports its halted step and sends its last copy again.
+            self._barrier_copies.pop(hello.rank, None)
+            self._halted.pop(hello.rank, None)
+            self._announced_barrier = -1
+            if hello.done == NO_STATE:
+                self._send_state(hello.rank, channel)
         elif self._channels.get(frame.rank) is channel:
             self._on_frame(frame)
-
-    def _on_member(self, hello: Hello, channel: Channel) -> None:
-        if (before := self._channels.get(hello.rank)) is not None:
-            before.close()
-        self._channels[hello.rank] = channel
-        # The member reports its halted step and sends its last copy again.
-        self._barrier_copies.pop(hello.rank, None)
-        self._halted.pop(hello.rank, None)
-        self._announced_barrier = -1
-        if hello.done == NO_STATE:
-            self._send_state(hello.rank, channel)
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind is Kind.COPY:
@@ -174,16 +172,12 @@ class AveragingServer:
         if not self._combiner.together:
             for rank in tuple(self._copies):
                 self._answer((rank,))
-        elif not self._awaited() or now - self._round_began >= ROUND_TIMEOUT_S:
-            self._answer(tuple(self._copies))
-
-    def _awaited(self) -> frozenset[int]:
-        """Ranks that train, are connected, and have not offered a copy in this round."""
-        averaging = self._averaging
+            return
         training = self.present() - self._barrier_copies.keys()
-        if averaging.done != averaging.barrier_step:
-            training |= {averaging.rank}
-        return training - self._copies.keys()
+        if self._averaging.done != self._averaging.barrier_step:
+            training |= {self._averaging.rank}
+        if training <= self._copies.keys() or now - self._round_began >= ROUND_TIMEOUT_S:
+            self._answer(tuple(self._copies))
 
     def _answer(self, ranks: tuple[int, ...]) -> None:
         averaging = self._averaging
