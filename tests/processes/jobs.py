@@ -158,6 +158,11 @@ def two_trainers(folder: Path) -> JobSpec:
     return replace(small_steps(plain(folder)), trainers=2)
 
 
+def merged_steps(folder: Path) -> JobSpec:
+    """Two trainers, with shards that merge the pushes of a step."""
+    return replace(plain(folder), trainers=2, sparse_updates="PerStep")
+
+
 def dense_saves(folder: Path) -> JobSpec:
     """Two trainers; the dense state is saved often."""
     job = two_trainers(folder)
@@ -168,7 +173,7 @@ JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
     make.__name__: make
     for make in (
         *(plain, three_workers, dims, recipe, features, two_labels),
-        *(bags, vocabulary, code, wide, early_stop, two_trainers, dense_saves),
+        *(bags, vocabulary, code, wide, early_stop, two_trainers, merged_steps, dense_saves),
     )
 }
 

@@ -1,0 +1,127 @@
+"""Jobs of several trainers whose shards merge steps: one step is one update, and kills leave the bytes of a calm run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.model import RowOptimizer
+from cpr_contract.spec import JobSpec
+from processes.faults import (
+    NEVER_S,
+    OFTEN_S,
+    REPLAY,
+    SUPERVISED_PODS,
+    Row,
+    drained_shard,
+    killed_processes,
+    killed_shards,
+    killed_trainer,
+    rolled_back,
+    run_without_loss,
+    with_parity,
+)
+from processes.jobs import JOBS, STEPS
+from support.local_job import LocalJob
+from support.model import SavedModel, saved_model, train_alone
+
+pytestmark = pytest.mark.dist
+
+Calm = Callable[[str, int], SavedModel]
+
+TABLE = (
+    Row("a leader's pod, then a shard", "merged_steps", ((60, killed_trainer(0)), (150, killed_shards(0))), REPLAY),
+    Row(
+        "a follower's pod, then the leader's, of three",
+        "merged_steps",
+        ((60, killed_trainer(2)), (140, killed_trainer(0))),
+        {"trainers": 3},
+    ),
+    Row(
+        "the processes of all three, then of the shards",
+        "merged_steps",
+        ((60, killed_processes(ROLE_TRAINER, 0, 1, 2)), (140, killed_processes(ROLE_SHARD, 0, 1))),
+        {"trainers": 3},
+        environ=SUPERVISED_PODS,
+    ),
+    Row(
+        "both shards together, and again, of three",
+        "merged_steps",
+        ((60, killed_shards(0, 1, times=2)),),
+        REPLAY | {"trainers": 3},
+    ),
+    Row(
+        "a drained shard and its successor, then a follower",
+        "merged_steps",
+        ((60, drained_shard), (110, killed_shards(1)), (160, killed_trainer(1))),
+        REPLAY,
+    ),
+    Row(
+        "parity of three shards, then a rollback",
+        "merged_steps",
+        ((80, with_parity(killed_shards(1, rebuilt=True))), (140, rolled_back())),
+        REPLAY | {"shards": 3, "parity_shards": 1},
+        OFTEN_S,
+    ),
+    Row(
+        "spilled pushes",
+        "merged_steps",
+        ((60, killed_processes(ROLE_TRAINER, 1)), (160, killed_shards(1))),
+        {"replay_bytes": 256 << 10, "spill_bytes": 64 << 20},
+        environ=SUPERVISED_PODS,
+    ),
+)
+
+
+def run_calmly(job: JobSpec, folder: Path) -> SavedModel:
+    """Train the job without a fault."""
+    with LocalJob(job, folder, NEVER_S) as running:
+        running.start()
+        anchor = running.result()
+    return saved_model(job, anchor, folder / "model")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    """Return the model of a calm run, by the name of a job and the number of trainers."""
+
+    @cache
+    def trained(name: str, trainers: int) -> SavedModel:
+        folder = tmp_path_factory.mktemp(name)
+        return run_calmly(replace(JOBS[name](folder), trainers=trainers), folder)
+
+    return trained
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_killed_members_leave_the_bytes_of_a_calm_run(row: Row, calm: Calm, tmp_path: Path) -> None:
+    job = replace(JOBS[row.job](tmp_path), **row.spec)
+    anchor = run_without_loss(row, job, tmp_path).anchor
+    found, expected = saved_model(job, anchor, tmp_path / "model"), calm(row.job, job.trainers)
+    assert torch.equal(found.dense, expected.dense)
+    for table, rows in zip(found.tables, expected.tables, strict=True):
+        assert torch.equal(table, rows)
+
+
+@pytest.mark.parametrize("trainers", [2, 3, 4])
+@pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam"])
+def test_several_trainers_are_plain_torch_on_the_global_batch(
+    kind: RowOptimizer, trainers: int, tmp_path: Path
+) -> None:
+    """A gradient that cancels gives Adam and Adagrad a step of any sign, so norms are compared."""
+    job = replace(JOBS["merged_steps"](tmp_path), trainers=trainers)
+    optimizer = replace(job.model.sparse_optimizer, kind=kind, learning_rate=0.5 if kind == "SGD" else 0.02)
+    job = replace(job, model=replace(job.model, sparse_optimizer=optimizer))
+    found, expected = run_calmly(job, tmp_path), train_alone(job)
+    first = train_alone(replace(job, data=replace(job.data, samples=0)))
+    for value, wanted, before in zip(
+        (found.dense, *found.tables), (expected.dense, *expected.tables), (first.dense, *first.tables), strict=True
+    ):
+        assert (value - wanted).norm() <= 1e-3 * (wanted - before).norm()
+    assert found.scored == STEPS * job.data.batch_size * 4 // 5
