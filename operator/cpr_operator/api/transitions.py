@@ -95,6 +95,7 @@ FROZEN = (
             "data",
             "evaluation",
             "trainers.denseSync",
+            "trainers.sparseUpdates",
             "trainers.precision",
             "trainers.prefetch",
             "trainers.device",
