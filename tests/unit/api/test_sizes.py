@@ -91,7 +91,7 @@ def test_step_size_counts_each_row_of_the_batch_once(
     assert step.bags == bags
 
 
-KEPT, OFF = ReplayPolicy(memory_bytes=1 << 30), ReplayPolicy()
+REPLAY, OFF = ReplayPolicy(memory_bytes=1 << 30), ReplayPolicy()
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ KEPT, OFF = ReplayPolicy(memory_bytes=1 << 30), ReplayPolicy()
         pytest.param({"spec.shards.replicas": 8}, "PerStep", OFF, 2 * 1000 * 24 // 8, id="more shards"),
         pytest.param({"spec.trainers.precision": "bf16"}, "PerStep", OFF, 2 * 1000 * 24 // 2, id="sums are float32"),
         pytest.param({"spec.model.tables.0.rows": 1}, "PerStep", OFF, (2 * 20 + 1000 * 24) // 2, id="few rows"),
-        pytest.param({}, "PerStep", KEPT, 8 * 2 * 1000 * 24 // 2, id="eight steps of a replay"),
-        pytest.param({"spec.data.batchSize": 10**6}, "PerStep", KEPT, 2 * 2 * 10**6 * 24 // 2, id="two large ones"),
-        pytest.param({"spec.data.batchSize": 10**5}, "PerStep", KEPT, 2 << 22, id="as many as fit"),
-        pytest.param({}, "PerPush", KEPT, 0, id="applied one by one"),
-        pytest.param({"spec.trainers.replicas": 1}, "PerStep", KEPT, 0, id="a push is a step"),
+        pytest.param({}, "PerStep", REPLAY, 8 * 2 * 1000 * 24 // 2, id="eight steps of a replay"),
+        pytest.param({"spec.data.batchSize": 10**6}, "PerStep", REPLAY, 2 * 2 * 10**6 * 24 // 2, id="two large ones"),
+        pytest.param({"spec.data.batchSize": 10**5}, "PerStep", REPLAY, 2 << 22, id="as many as fit"),
+        pytest.param({}, "PerPush", REPLAY, 0, id="applied one by one"),
+        pytest.param({"spec.trainers.replicas": 1}, "PerStep", REPLAY, 0, id="a push is a step"),
     ],
 )
 def test_shard_holds_pushes_of_steps_that_it_cannot_apply_yet(
@@ -127,7 +127,7 @@ def test_pushes_in_flight_to_a_shard_are_within_those_that_it_holds(batch: int) 
     """Two trainers have pushes of this size, which no shard can apply."""
     many = {f"spec.model.tables.{table}.rows": 2**33 for table in (0, 1)}
     spec = parse_spec(edited({**many, "spec.data.batchSize": batch, "spec.trainers.replicas": 2})["spec"])
-    held, size_bytes = held_bytes(spec, KEPT, "PerStep"), held_bytes(spec, OFF, "PerStep") // 2
+    held, size_bytes = held_bytes(spec, REPLAY, "PerStep"), held_bytes(spec, OFF, "PerStep") // 2
     outbox = Outbox()
     for step in range(1, 21):
         outbox.add(Push(step, np.zeros(0, np.int64), (np.zeros(size_bytes // 4, np.float32),), 0))

@@ -77,8 +77,8 @@ async def test_job_of_an_earlier_release_keeps_updates_per_push() -> None:
     await driver.passes(2)
     assert settings(driver) == (None, "PerPush", 2)
     await suspend_and_resume(driver, trainers=AUTO)
-    kept = SparseUpdatesMode(mode="PerPush", reason="an earlier release started the job so")
-    assert settings(driver) == (kept, "PerPush", 2)
+    as_before = SparseUpdatesMode(mode="PerPush", reason="an earlier release started the job so")
+    assert settings(driver) == (as_before, "PerPush", 2)
 
 
 @pytest.mark.parametrize(
