@@ -153,6 +153,13 @@ def early_stop(folder: Path) -> JobSpec:
     return replace(job, data=replace(job.data, hold_out=0.1), evaluation=EvaluationSpec(EVERY, 10**6, STOP))
 
 
+def noisy(folder: Path) -> JobSpec:
+    """A network with dropout and BatchNorm, on two workers that are stated: a measurement would find one."""
+    job = plain(folder)
+    model = replace(job.model, bottom_mlp=(), top_mlp=(), entrypoint="support.noisy_network:Network")
+    return replace(job, model=model, workers=2)
+
+
 def two_trainers(folder: Path) -> JobSpec:
     """Two trainers in lockstep, by SGD in small steps."""
     return replace(small_steps(plain(folder)), trainers=2)
@@ -173,7 +180,7 @@ JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
     make.__name__: make
     for make in (
         *(plain, three_workers, dims, recipe, features, two_labels),
-        *(bags, vocabulary, code, wide, early_stop, two_trainers, merged_steps, dense_saves),
+        *(bags, vocabulary, code, wide, early_stop, noisy, two_trainers, merged_steps, dense_saves),
     )
 }
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import Result
@@ -21,6 +22,7 @@ from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.evaluate import evaluate
+from cpr_trainer.model.buffers import buffers_of
 from cpr_trainer.notebook import Fitted
 from cpr_trainer.store import open_store
 from processes.conftest import Reference
@@ -105,6 +107,13 @@ TABLE = (
         OFTEN_S,
     ),
     Row("a recipe, and its moments go with a drained trainer", "recipe", ((60, drained_trainer),)),
+    Row(
+        "random numbers and buffers",
+        "noisy",
+        ((60, killed_processes(ROLE_TRAINER, 0)), (110, drained_trainer), (160, killed_shards(1))),
+        REPLAY,
+        environ=SUPERVISED_PODS,
+    ),
     Row("features and a sequence", "features", ((60, killed_shards(1)), (140, drained_shard)), REPLAY),
     Row(
         "two labels",
@@ -186,8 +195,10 @@ def assert_ended_as(expected: Fitted, job: JobSpec, anchor: AnchorRef, folder: P
     assert_fitted(expected, job, model)
     assert model.metrics == expected.progressive.metrics
     store = open_store(job.snapshots.store, None, None)
+    tensors = read_tensors(store, read_anchor(store, anchor))
+    for name, buffer in buffers_of(expected.network).items():
+        assert torch.equal(tensors[f"buffer.{name}"], buffer), name
     if job.model.dense_optimizer.kind == "Adam":
-        tensors = read_tensors(store, read_anchor(store, anchor))
         assert float(tensors["optimizer_steps"]) == STEPS
         assert len(tensors["network"]) == 3, "the parameters and both moments"
     if expected.held_out is not None:

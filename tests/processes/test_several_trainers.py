@@ -13,15 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.choices import DenseSync
 from cpr_contract.codec import from_json
 from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.manifests import RowUpdates, ShardManifest, WorkersManifest
+from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.reports import Result, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import MEASURED, EvaluationSpec, JobSpec
+from cpr_contract.spec import MEASURED, EarlyStopSpec, EvaluationSpec, JobSpec
 from cpr_trainer.checkpoint.format.records import freeze, is_even, read_anchor
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.store import open_store
@@ -152,6 +155,34 @@ def test_replaced_trainers_have_the_measured_workers(tmp_path: Path) -> None:
     freeze(open_store(job.snapshots.store, None, None), found)
     with with_replaced(job, tmp_path, 1, 0, last=120) as running:
         assert [running.trainer(rank).workers for rank in (0, 1)] == [3, 3]
+
+
+def test_killed_trainers_leave_network_and_early_stop_of_a_calm_run(tmp_path: Path) -> None:
+    """Rows keep their first values, so the order of pushes has no effect."""
+
+    def ended(folder: Path, *victims: int) -> tuple[Result, dict[str, Tensor]]:
+        folder.mkdir()
+        job = JOBS["noisy"](folder)
+        model = replace(job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.0))
+        evaluation = EvaluationSpec(EVERY, 10**6, EarlyStopSpec("AUC", 6, 0.02))
+        data = replace(job.data, hold_out=0.1)
+        job = replace(job, trainers=2, model=model, data=data, evaluation=evaluation)
+        with with_replaced(job, folder, *victims) as running:
+            anchor = running.result()
+            result = from_json(Result, running.trainers[running.leader].termination_message)
+        tensors = read_tensors(store := open_store(job.snapshots.store, None, None), read_anchor(store, anchor))
+        # The scores of training since the last merge are lost with a trainer.
+        return result, {name: each for name, each in tensors.items() if name != "evaluation"}
+
+    (calm, expected), (result, tensors) = ended(tmp_path / "calm"), ended(tmp_path / "killed", 1, 0)
+    assert result.evaluation == calm.evaluation
+    assert 120 < result.anchor.step == calm.anchor.step < STEPS
+    for found in (result, calm):
+        assert found.best is not None
+        assert (found.best.anchor.step, found.best.since) == (found.anchor.step - 6 * EVERY // BATCH, 6)
+    assert {"network", "buffer.bottom.1.running_var", "verdict"} <= tensors.keys() == expected.keys()
+    for name, each in tensors.items():
+        assert torch.equal(each, expected[name]), name
 
 
 def meet(running: LocalJob) -> AnchorRef:

@@ -177,6 +177,7 @@ BOUNDS = (
     bound("spec.data.batchSize", 1, 0),
     bound("spec.data.seed", 2**31 - 1, 1.5),
     bound("spec.trainers.replicas", 256, 257),
+    bound("spec.trainers.sparseUpdates", "PerStep", "PerSample"),
     bound("spec.shards.replicas", 1, 0),
     bound("spec.shards.template", {"spec": {"nodeSelector": {"disk": "fast"}}}, []),
     bound("spec.snapshots.store.endpoint", "file:///saves", "ftp://store"),

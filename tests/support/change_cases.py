@@ -54,6 +54,8 @@ CHANGES = (
     _frozen("data", {"spec.data.samples": 1001}),
     _frozen("evaluation", {"spec.evaluation.samples": 10}),
     _frozen("trainers.denseSync", {"spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}}),
+    _frozen("trainers.sparseUpdates", {"spec.trainers.sparseUpdates": "PerPush"}),
+    _frozen("trainers.sparseUpdates", {"spec.trainers.sparseUpdates": "PerStep"}, before={"spec.trainers.replicas": 2}),
     _frozen("trainers.precision", {"spec.trainers.precision": "bf16"}),
     _frozen("trainers.prefetch", {"spec.trainers.prefetch": 2}),
     _frozen("trainers.device", {"spec.trainers.device": "cuda"}),

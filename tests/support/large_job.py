@@ -154,6 +154,7 @@ def _trainer_report(status: Status, trainer: Trainer) -> TrainerReport:
         lost=(),
         problem=None,
         shard_saves=(SAVED,) * len(status.shards) if trainer.index == 0 else (),
+        sparse_updates="PerStep",
     )
 
 

@@ -303,6 +303,18 @@ RULES = (
         "would have pushes applied twice, so replay cannot be Required",
     ),
     Case(
+        "spec.trainers.sparseUpdates",
+        {"spec.trainers": {"sparseUpdates": "PerStep", "replicas": 2}},
+        {"spec.trainers": {"sparseUpdates": "PerStep", "replicas": 2, "denseSync": "ShadowMA"}},
+        "in a shadow mode trainers take no common steps, so updates cannot be PerStep",
+    ),
+    Case(
+        "spec.trainers.sparseUpdates",
+        {"spec.trainers": {"sparseUpdates": "Auto"}, "spec.recovery": {"onShardLoss": "Degrade"}},
+        {"spec.trainers": {"sparseUpdates": "PerStep"}, "spec.recovery": {"onShardLoss": "Degrade"}},
+        "continues by itself without a lost shard, so updates cannot be PerStep",
+    ),
+    Case(
         "spec.recovery.redundancy.dataShards",
         {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 2}}, "spec.shards.replicas": 3},
         {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 3}}, "spec.shards.replicas": 3},

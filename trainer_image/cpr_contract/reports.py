@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated
 
+from cpr_contract.choices import SparseUpdates
 from cpr_contract.limits import (
     MAX_ANCHORS,
     MAX_GROUPS,
@@ -277,7 +278,8 @@ class TrainerReport:
     as a shard's; a trainer has resumed when it has completed a step. `workers` is the number of
     workers of this process, set once the data is read, and `workers_reason` its reason.
     `early_save_s` are the seconds of training between the last two cuts, if the last one was early
-    because pushes filled the memory for replay.
+    because pushes filled the memory for replay. `sparse_updates` are those of the job's spec; images of
+    earlier releases do not report them, and have PerPush.
     """
 
     contract: int
@@ -323,6 +325,7 @@ class TrainerReport:
     workers: int | None = None
     workers_reason: str = ""
     early_save_s: float | None = None
+    sparse_updates: SparseUpdates = "PerPush"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The settings that a job chooses at its start and keeps: its replay policy and the number of workers."""
+"""The settings that a job chooses at its start and keeps: replay, the number of workers, and the updates of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cpr_contract.codec import from_json, unpack
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.quantities import limit_of, main_container, read_bytes, write_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Runtime, Status, WorkerCount
+from cpr_operator.api.status import Runtime, SparseUpdatesMode, Status, WorkerCount
 from cpr_operator.api.templates import DEFAULT_MIB
 
 _MIB = 2**20
@@ -66,3 +66,23 @@ def worker_count(spec: CPRJobSpec, before: Runtime | None = None) -> WorkerCount
     if spec.trainers.device == "cuda":
         return WorkerCount(count=1, reason="the network is computed on a GPU")
     return WorkerCount(reason="the first leader measures how many are fastest, before the first step")
+
+
+def sparse_updates(spec: CPRJobSpec, before: Runtime | None = None) -> SparseUpdatesMode:
+    """Return how shards update rows in a job that starts, or in one that has the settings `before` since its start.
+
+    With a single trainer both modes are the same. It has PerStep nevertheless, because a resize may add trainers.
+    """
+    if before is not None and before.sparse_updates is not None:
+        return before.sparse_updates
+    if before is not None:
+        started_with = from_json(JobSpec, unpack(before.job_spec)).sparse_updates
+        return SparseUpdatesMode(mode=started_with, reason="an earlier release started the job so")
+    if spec.trainers.sparse_updates == "PerPush":
+        return SparseUpdatesMode(mode="PerPush", reason="spec.trainers.sparseUpdates says so")
+    if spec.trainers.dense_sync != "AllReduce":
+        return SparseUpdatesMode(mode="PerPush", reason="in a shadow mode trainers take no common steps")
+    if spec.recovery.on_shard_loss == "Degrade":
+        reason = "with onShardLoss Degrade each trainer continues by itself without a lost shard"
+        return SparseUpdatesMode(mode="PerPush", reason=reason)
+    return SparseUpdatesMode(mode="PerStep", reason="all trainers take each step together")

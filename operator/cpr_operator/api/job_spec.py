@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
-from cpr_contract.choices import ReplayPolicy
+from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_LENGTH, pack, to_json
 from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
 from cpr_operator.api.data_spec import Columns
 from cpr_operator.api.evaluation_spec import Evaluation
-from cpr_operator.api.frozen_settings import replay_policy, worker_count
+from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.model_spec import ModelSpec, Table
 from cpr_operator.api.optimizer_spec import DenseOptimizer, TableOptimizer
 from cpr_operator.api.restore_spec import RestoreFrom
@@ -42,11 +42,12 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
     found: str | None = None,
     replay: ReplayPolicy | None = None,
     workers: WorkerCount | None = None,
+    updates: SparseUpdates | None = None,
 ) -> contract.JobSpec:
     """Return the description of a job for its pods, which `status.runtime` keeps from the start.
 
-    `found` is the key of the anchor that was chosen of another job. `replay` and `workers` default to those of a new
-    job.
+    `found` is the key of the anchor that was chosen of another job. `replay`, `workers` and `updates` default to those
+    of a new job.
     """
     replay = replay or replay_policy(spec)
     count = (workers or worker_count(spec)).count
@@ -75,6 +76,7 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
         spill_bytes=replay.spill_bytes,
         evaluation=_evaluation(spec.evaluation),
         parity_shards=data_shards_of(spec, replay),
+        sparse_updates=updates or sparse_updates(spec).mode,
     )
 
 

@@ -64,7 +64,8 @@ class FailureRecord(Model):
     replayed_samples: Count = 0
     """Samples that trainers pushed again to this shard, each its own. They are therefore not lost."""
     replayed_in_order: bool = True
-    """True if the shard applied them in the same order as its predecessor."""
+    """True if the shard applied them in the same order as its predecessor. Always true if shards update rows per step,
+    because they merge the pushes of a step in the order of trainers."""
     lost_row_updates: Count | None = None
     """Lost updates of this shard's rows; absent until known, and for trainers, which hold no rows."""
     lost_row_updates_exact: bool = True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from cpr_contract.choices import ReplayPolicy
+from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.model import state_width
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.spec import CPRJobSpec
@@ -22,6 +22,9 @@ _LOG_BYTES = 48 << 20
 _FLUSHES_BYTES = 24 << 20
 #: A row number in a push has 4 bytes, or 8 in tables with more rows than this.
 _NARROW_ROWS = 2**31
+#: During a replay a trainer has at least 2 and at most 8 pushes to a shard in flight. Those after the first 2 are sent
+#: if all of them together have at most 4 MiB.
+_LEAST_FLIGHT, _FLIGHT, _FLIGHT_BYTES = 2, 8, 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +41,55 @@ class StepTraffic:
     bags: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ShardMemory:
+    """The memory of a shard: its rows, redundancy, the pushes that it holds, and all that it needs with saves."""
+
+    rows_bytes: int
+    redundancy_bytes: int
+    held_bytes: int
+    needed_bytes: int
+
+
+def shard_memory(spec: CPRJobSpec, replay: ReplayPolicy, updates: SparseUpdates) -> ShardMemory:
+    """Return the memory of the largest shard."""
+    more, held = redundancy_bytes(spec, replay), held_bytes(spec, replay, updates)
+    return ShardMemory(rows_bytes(spec), more, held, shard_bytes(spec) + more + held)
+
+
 def step_traffic(spec: CPRJobSpec) -> StepTraffic:
     """Return the traffic of the largest step of a trainer, by tables, dims, batch and lengths of bags."""
     model = spec.model
-    batch = _ceil(spec.data.batch_size, spec.trainers.replicas)
-    ids = dict.fromkeys((table.name for table in model.tables), 0 if model.features else batch)
-    bags = [table.name for table in model.tables if table.pooling is not None and not model.features]
-    for feature in model.features or ():
-        ids[feature.table] += batch * (feature.max_length or 1)
-        if feature.pooling is not None and feature.max_length is None:
-            bags.append(feature.name)
+    features = model.features or ()
+    bags = [table.name for table in model.tables if table.pooling is not None and not features]
+    bags += [each.name for each in features if each.pooling is not None and each.max_length is None]
     rows = pushed = vectors = 0
-    for table in model.tables:
-        distinct = math.ceil(-table.rows * math.expm1(-ids[table.name] / table.rows))
-        dim = table.dim or model.embedding_dim
+    for distinct, number_bytes, dim in _distinct_rows(spec):
         value_bytes = 2 if spec.trainers.precision == "bf16" else _VALUE_BYTES
         rows += distinct
-        pushed += distinct * ((8 if table.rows > _NARROW_ROWS else 4) + dim * value_bytes)
+        pushed += distinct * (number_bytes + dim * value_bytes)
         vectors += distinct * dim * _VALUE_BYTES
     return StepTraffic(rows, pushed, vectors, tuple(bags))
+
+
+def held_bytes(spec: CPRJobSpec, replay: ReplayPolicy, updates: SparseUpdates) -> int:
+    """Return the most memory of a shard for pushes of steps that it cannot apply yet; 0 unless it merges pushes.
+
+    A shard holds the pushes of all W trainers to a step until all of them have committed it. With S shards and a slice
+    with d_t distinct rows of table t (at most B / W times the ids of a sample), of dim D_t and with row numbers of b_t
+    bytes, a trainer's push to a shard takes
+
+        p = sum over t of d_t (b_t + 4 D_t) / S.
+
+    One step takes W p. In a replay each trainer has several steps in flight: W min(8 p, max(2 p, 4 MiB)).
+    """
+    trainers = spec.trainers.replicas
+    if updates == "PerPush" or trainers == 1:
+        return 0
+    values = (distinct * (number_bytes + dim * _VALUE_BYTES) for distinct, number_bytes, dim in _distinct_rows(spec))
+    push = _ceil(sum(values), spec.shards.replicas)
+    in_flight = min(_FLIGHT * push, max(_LEAST_FLIGHT * push, _FLIGHT_BYTES)) if replay.enabled else push
+    return trainers * in_flight
 
 
 def steps_until_full(spec: CPRJobSpec, replay: ReplayPolicy) -> int:
@@ -106,6 +139,21 @@ def neighbours(shard: int, shards: int, data_shards: int) -> frozenset[int]:
 def recoverable(shard: int, lost: Collection[int], shards: int, data_shards: int) -> bool:
     """Return whether parity can rebuild a shard while the shards `lost` are away: no neighbour is among them."""
     return neighbours(shard, shards, data_shards).isdisjoint(lost)
+
+
+def _distinct_rows(spec: CPRJobSpec) -> Iterator[tuple[int, int, int]]:
+    """Yield for each table the distinct rows in the largest slice of a trainer, the bytes of a row number, and the dim.
+
+    Ids are drawn evenly. Skewed ids repeat, and have fewer rows.
+    """
+    model = spec.model
+    batch = _ceil(spec.data.batch_size, spec.trainers.replicas)
+    ids = dict.fromkeys((table.name for table in model.tables), 0 if model.features else batch)
+    for feature in model.features or ():
+        ids[feature.table] += batch * (feature.max_length or 1)
+    for table in model.tables:
+        distinct = math.ceil(-table.rows * math.expm1(-ids[table.name] / table.rows))
+        yield distinct, 8 if table.rows > _NARROW_ROWS else 4, table.dim or model.embedding_dim
 
 
 def _bands(model: ModelSpec) -> list[tuple[int, int]]:

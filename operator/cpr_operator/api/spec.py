@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
-from cpr_contract.choices import DenseSync, Device, Precision
+from cpr_contract.choices import DenseSync, Device, Precision, SparseUpdates
 from cpr_operator.api.base import (
     MAX_DATA_SHARDS,
     MAX_PREFETCH,
@@ -122,6 +122,12 @@ class Trainers(SpecModel):
     """The synchronisation of copies of the dense network. AllReduce: all trainers take each step together. ShadowMA,
     ShadowBMUF, ShadowEASGD: each trainer trains its part of every batch at its own pace, and a background thread
     averages the copies, so that no trainer waits for a slow or dead one. They need at least two trainers."""
+    sparse_updates: Literal["Auto", SparseUpdates] = "Auto"
+    """How shards update embedding rows. PerStep: once in each step, by the sum of the gradients of all trainers. The
+    number of trainers then does not change the learning, and learning rates are those of the global batch. It needs
+    denseSync AllReduce and onShardLoss Pause. PerPush: once for each trainer's push, in the order in which pushes
+    arrive. Auto: PerStep wherever it is possible. A job keeps the mode that it starts with, with the reason in
+    status.runtime.sparseUpdates. Jobs started by version 0.1.0 keep PerPush."""
     precision: Precision = "fp32"
     """bf16: the dense network computes in bfloat16, and vectors and gradients are sent in it. Parameters, rows and
     optimizers stay float32. About twice as fast on processors and GPUs with bfloat16 instructions, far slower on

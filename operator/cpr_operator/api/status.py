@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cpr_contract.choices import ReplayPolicy
+from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
@@ -90,6 +90,7 @@ __all__ = [
     "Shown",
     "SourceJob",
     "Spare",
+    "SparseUpdatesMode",
     "Status",
     "Trainer",
     "TrainerPhase",
@@ -156,6 +157,15 @@ class WorkerCount(Model):
     """The reason for this number."""
 
 
+class SparseUpdatesMode(Model):
+    """How shards update embedding rows. It is fixed for the lifetime of the job."""
+
+    mode: SparseUpdates
+    """PerStep: once a step, by the sum over all trainers. PerPush: once for each trainer's push."""
+    reason: Sentence
+    """The reason for this mode."""
+
+
 class Runtime(Model):
     """The settings that the job was started with. Replaced pods use them until the job is suspended and resumed."""
 
@@ -178,6 +188,8 @@ class Runtime(Model):
     cluster had when the job started (Kubernetes 1.35)."""
     workers: WorkerCount | None = None
     """The number of workers of each trainer. Absent in jobs started by version 0.1.0."""
+    sparse_updates: SparseUpdatesMode | None = None
+    """How shards update embedding rows, and why. Absent in jobs started by version 0.1.0: they update per push."""
 
 
 class Counters(Model):

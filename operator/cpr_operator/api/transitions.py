@@ -71,6 +71,7 @@ TRANSITIONS = (
             "data",
             "evaluation",
             "trainers.denseSync",
+            "trainers.sparseUpdates",
             "trainers.precision",
             "trainers.prefetch",
             "trainers.device",

@@ -14,9 +14,10 @@ from rich.table import Table
 
 from cpr_contract.choices import ReplayPolicy
 from cpr_operator import policy
-from cpr_operator.api.frozen_settings import replay_in_force, worker_count
-from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, shard_bytes, step_traffic, steps_until_full
+from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates, worker_count
+from cpr_operator.api.sizes import ShardMemory, shard_memory, step_traffic, steps_until_full
 from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import SparseUpdatesMode
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate
 from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.cli.console import plain_table, show_invalid
@@ -88,17 +89,15 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     inputs = replace(inputs, shards=inputs.shards or spec.shards.replicas)
     chosen = policy.plan(inputs)
     replay = replay_in_force(spec, status)
-    more, workers = redundancy_bytes(spec, replay), worker_count(spec, status.runtime)
+    workers, updates = worker_count(spec, status.runtime), sparse_updates(spec, status.runtime)
+    memory = shard_memory(spec, replay, updates.mode)
     if as_json:
         until_full = steps_until_full(spec, replay) if replay.enabled else None
         document = _document(chosen, inputs) | {
             "replay": asdict(replay),
             "workers": workers.to_dict(),
-            "shard_memory": {
-                "rows_bytes": rows_bytes(spec),
-                "redundancy_bytes": more,
-                "needed_bytes": shard_bytes(spec) + more,
-            },
+            "sparse_updates": updates.to_dict(),
+            "shard_memory": asdict(memory),
             "trainer_step": asdict(step_traffic(spec)) | {"steps_until_full": until_full},
             "warnings": [asdict(each) for each in warnings(spec)],
         }
@@ -116,24 +115,30 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     threads = f"A trainer has {workers.count} worker{'' if workers.count == 1 else 's'}: {workers.reason}."
     if workers.count is None:
         threads = f"The number of workers of a trainer is not known yet: {workers.reason}."
-    for line in (replays, threads, *_memory(spec, replay, more)):
+    for line in (replays, threads, _updates(updates), *_memory(spec, replay, memory)):
         out.print(line, markup=False, highlight=False)
     show_warnings(spec, out)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
 
 
-def _memory(spec: CPRJobSpec, replay: ReplayPolicy, more: int) -> Iterator[str]:
+def _memory(spec: CPRJobSpec, replay: ReplayPolicy, memory: ShardMemory) -> Iterator[str]:
     """Yield the memory that the pods of each role need, by the sizes in the spec."""
-    rows, step = rows_bytes(spec), step_traffic(spec)
-    redundancy = f", and redundancy takes {_mib(more)} more" if more else ""
+    step = step_traffic(spec)
+    redundancy = f", and redundancy takes {_mib(memory.redundancy_bytes)} more" if memory.redundancy_bytes else ""
+    held = f", and pushes of open steps up to {_mib(memory.held_bytes)}" if memory.held_bytes else ""
     yield (
-        f"A shard holds {_mib(rows)} of rows and their optimizer state{redundancy};"
-        f" with saves under way it needs {_mib(shard_bytes(spec) + more)}."
+        f"A shard holds {_mib(memory.rows_bytes)} of rows and their optimizer state{redundancy}{held};"
+        f" with saves under way it needs {_mib(memory.needed_bytes)}."
     )
     some = ", ".join(step.bags[:3]) + (", ..." if step.bags[3:] else "")
     bags = f", with one id in each bag of {some}" if step.bags else ""
     until_full = f"; {steps_until_full(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
     yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{until_full}."
+
+
+def _updates(updates: SparseUpdatesMode) -> str:
+    often = "once a step" if updates.mode == "PerStep" else "once for each push"
+    return f"Shards update rows {often}: {updates.reason}."
 
 
 def _document(chosen: policy.Plan, inputs: policy.Inputs) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cpr_operator.api.frozen_settings import replay_policy
+from cpr_operator.api.frozen_settings import replay_policy, sparse_updates
 from cpr_operator.api.quantities import limit_of, main_container, write_bytes
-from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, shard_bytes, step_traffic, steps_until_full
+from cpr_operator.api.sizes import shard_memory, step_traffic, steps_until_full
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.store_spec import Store
 from cpr_operator.api.templates import MERGE_KEYS
@@ -81,10 +81,11 @@ def _too_small(spec: CPRJobSpec) -> Iterator[Invalid]:
     replay = replay_policy(spec)
     field = "spec.shards.template.spec.containers[main].resources"
     limit = limit_of(main_container(spec.shards.template).get("resources"), "memory")
-    needed = shard_bytes(spec) + redundancy_bytes(spec, replay)
+    memory = shard_memory(spec, replay, sparse_updates(spec).mode)
+    rows, needed = memory.rows_bytes, memory.needed_bytes
     if limit is not None and limit < needed:
-        verb = "cannot" if limit < rows_bytes(spec) else "may not"
-        message = f"{_gib(limit)} {verb} hold a shard: it needs {_gib(needed)}, {_gib(rows_bytes(spec))} of it for rows"
+        verb = "cannot" if limit < rows else "may not"
+        message = f"{_gib(limit)} {verb} hold a shard: it needs {_gib(needed)}, {_gib(rows)} of it for rows"
         yield Invalid(field, message, "raise it, remove it, or state more spec.shards.replicas")
     step, buffered = step_traffic(spec), steps_until_full(spec, replay)
     if replay.enabled and buffered < FEW_STEPS:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cpr_contract import env
-from cpr_contract.choices import ReplayPolicy
+from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_operator.api.pod_placement import Placement
 from cpr_operator.api.quantities import main_container, with_disk, with_more
-from cpr_operator.api.sizes import redundancy_bytes, shard_bytes
+from cpr_operator.api.sizes import shard_memory
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
 from cpr_operator.desired.mounts import PodFiles, spec_files, store_files
@@ -74,7 +74,7 @@ CONFINED_CONTAINER: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """The inputs of a pod: `image`, `job_spec` and `replay` are frozen at the job's start.
+    """The inputs of a pod: `image`, `job_spec`, `replay` and `updates` are frozen at the job's start.
 
     `grace_s` grows with its saves, and `placements` are those of a queue that admitted the job. With `restart_rules`
     the container of a shard restarts in its pod, with the memory of the last one.
@@ -88,6 +88,7 @@ class PodPlan:
     key_digest: str = ""
     placements: tuple[Placement, ...] = ()
     replay: ReplayPolicy = field(default_factory=ReplayPolicy)
+    updates: SparseUpdates = "PerPush"
     restart_rules: bool = False
 
 
@@ -222,11 +223,11 @@ def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
 
     A trainer gets memory for the pushes that it buffers, so that a job that fits without replay is not killed for it,
     and disk for those that it spills. Without stated resources the operator chooses them: a shard gets the memory that
-    its rows and redundancy take.
+    its rows, held pushes and redundancy take.
     """
     if role == env.ROLE_SHARD:
-        rows = max(0, shard_bytes(plan.spec) - (DEFAULT_MIB << _MIB_BITS))
-        more, spill = 0 if stated else rows + redundancy_bytes(plan.spec, plan.replay), 0
+        memory = shard_memory(plan.spec, plan.replay, plan.updates)
+        more, spill = 0 if stated else max(memory.redundancy_bytes, memory.needed_bytes - (DEFAULT_MIB << _MIB_BITS)), 0
     else:
         more, spill = plan.replay.memory_bytes, plan.replay.spill_bytes
     own: Manifest = {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cpr_operator.api.base import format_time
-from cpr_operator.api.frozen_settings import replay_policy
+from cpr_operator.api.frozen_settings import replay_policy, sparse_updates
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.desired.pod import PodPlan, grace_s
@@ -165,5 +165,8 @@ def _is_outdated(observed: ReconcileInput, queue: Queue, found: Manifest) -> boo
 def _desired(observed: ReconcileInput, queue: Queue) -> Manifest:
     spec, before = observed.job.spec, observed.before.runtime
     replay = replay_policy(spec, None if before is None else before.replay)
-    plan = PodPlan(observed.job.id, spec, spec.image, job_spec="", grace_s=grace_s(None), replay=replay)
+    updates = sparse_updates(spec, before).mode
+    plan = PodPlan(
+        observed.job.id, spec, spec.image, job_spec="", grace_s=grace_s(None), replay=replay, updates=updates
+    )
     return workload(plan, queue.place)

@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, Context
 from cpr_contract import env
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
-from cpr_operator.api.frozen_settings import replay_in_force
+from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates
 from cpr_operator.api.progress_status import HistoryPoint
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import MAX_HISTORY, TERMINAL_PHASES, Scale, Shard, Shown, Status, Trainer
@@ -176,6 +176,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         key_digest=status.runtime.key_digest,
         placements=status.runtime.quota.placements if status.runtime.quota else (),
         replay=replay_in_force(spec, status),
+        updates=sparse_updates(spec, status.runtime).mode,
         restart_rules=status.runtime.restart_rules,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cpr_contract.codec import pack, to_json
-from cpr_operator.api.frozen_settings import replay_policy, worker_count
+from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counters, Fork, Member, Phase, Runtime, Shard, Trainer
@@ -128,8 +128,10 @@ def runtime(observed: ReconcileInput, source: str | None) -> Runtime:
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
     replay = replay_policy(spec, None if before is None else before.replay)
-    workers = worker_count(spec, before)
-    described = to_job_spec(spec, job.uid, job.name, version, found=source, replay=replay, workers=workers)
+    workers, updates = worker_count(spec, before), sparse_updates(spec, before)
+    described = to_job_spec(
+        spec, job.uid, job.name, version, found=source, replay=replay, workers=workers, updates=updates.mode
+    )
     return Runtime(
         image=spec.image,
         contract_version=version,
@@ -140,6 +142,7 @@ def runtime(observed: ReconcileInput, source: str | None) -> Runtime:
         quota=quota_of(observed.queue),
         restart_rules=observed.restart_rules,
         workers=workers,
+        sparse_updates=updates,
     )
 
 

@@ -11,7 +11,7 @@ from cpr_operator import policy
 from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.sizes import data_shards_of, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Counted, Plan, Policy, Status
+from cpr_operator.api.status import Counted, Plan, Policy, SparseUpdatesMode, Status
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
@@ -127,17 +127,22 @@ def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: f
     return status.evolve(policy=learnt)
 
 
-def with_reported_replay(status: Status, leader: TrainerReport) -> Status:
-    """Return the status with replay off if a leader that trains does not report its buffer.
+def with_reported_settings(status: Status, leader: TrainerReport) -> Status:
+    """Return the status with the settings that a leader that trains reports, if its image is of an earlier release.
 
-    Its image is of a release without replay, so the plan must expect losses.
+    Without its buffer for pushes there is no replay, and the plan must expect losses. Without updates per step shards
+    apply each push by itself.
     """
-    if status.runtime is None or not status.runtime.replay.enabled:
+    runtime = status.runtime
+    if runtime is None or leader.state is not TrainerState.TRAINING:
         return status
-    if leader.state is not TrainerState.TRAINING or leader.forgotten:
-        return status
-    off = ReplayPolicy(reason="the trainer image predates replay support")
-    return status.evolve(runtime=status.runtime.evolve(replay=off))
+    if runtime.replay.enabled and not leader.forgotten:
+        runtime = runtime.evolve(replay=ReplayPolicy(reason="the trainer image predates replay support"))
+    updates = runtime.sparse_updates
+    if updates is not None and updates.mode == "PerStep" and leader.sparse_updates == "PerPush":
+        each = SparseUpdatesMode(mode="PerPush", reason="the trainer image predates updates per step")
+        runtime = runtime.evolve(sparse_updates=each)
+    return status.evolve(runtime=runtime)
 
 
 def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:

@@ -35,7 +35,7 @@ from cpr_operator.reconcile.observe import (
     start_anchor,
     takes_part,
 )
-from cpr_operator.reconcile.plan import after_replay, after_report, with_reported_replay
+from cpr_operator.reconcile.plan import after_replay, after_report, with_reported_settings
 from cpr_operator.reconcile.types import Active, Done, EventReason, Fact, Lost, ReconcileState, Terminating
 from cpr_operator.recovery.account import account_of, with_account
 
@@ -62,7 +62,7 @@ def apply_reports(state: ReconcileState) -> ReconcileState:
     leader, status = state.leader_report, state.status
     if leader is None or not is_current(status, leader) or is_premature(state, leader):
         return state
-    status = _with_measured_workers(with_reported_replay(_apply_leader(state, leader), leader), leader)
+    status = with_reported_settings(_with_measured_workers(_apply_leader(state, leader), leader), leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
         status = _all_at_work(status, state.facts)
     return state.to(_settle_dense(status, leader))

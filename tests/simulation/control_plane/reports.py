@@ -90,6 +90,7 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         met=trainer.met if leads else None,
         degraded_samples=trainer.degraded,
         new_files=trainer.new_files,
+        sparse_updates=plane.spec.sparse_updates,
     )
 
 

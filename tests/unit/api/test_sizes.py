@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_operator.api.frozen_settings import replay_policy
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.sizes import redundancy_bytes, rows_bytes, step_traffic
+from cpr_operator.api.sizes import held_bytes, redundancy_bytes, rows_bytes, shard_memory, step_traffic
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.coding import Parts
 from cpr_trainer.parity.parity_store import ParityStore
 from support.documents import FEATURES, Edits, edited
 from support.shard_job import shard_roster
 
+MIB = 1 << 20
+LARGE_BATCH = {"format": "Synthetic", "samples": 10**7, "batchSize": 10**6}
 TABLES: Edits = {
     "spec.model.tables": [
         {"name": "a", "rows": 1003},
@@ -84,6 +91,50 @@ def test_step_size_counts_each_row_of_the_batch_once(
     assert step.bags == bags
 
 
+REPLAY, OFF = ReplayPolicy(memory_bytes=1 << 30), ReplayPolicy()
+
+
+@pytest.mark.parametrize(
+    ("edits", "updates", "replay", "held"),
+    [
+        pytest.param({}, "PerStep", OFF, 2 * 1000 * (8 + 4 * 4) // 2, id="each row once for each trainer"),
+        pytest.param({"spec.trainers.replicas": 4}, "PerStep", OFF, 2 * 1000 * 24 // 2, id="smaller slices"),
+        pytest.param({"spec.shards.replicas": 8}, "PerStep", OFF, 2 * 1000 * 24 // 8, id="more shards"),
+        pytest.param({"spec.trainers.precision": "bf16"}, "PerStep", OFF, 2 * 1000 * 24 // 2, id="sums are float32"),
+        pytest.param({"spec.model.tables.0.rows": 1}, "PerStep", OFF, (2 * 20 + 1000 * 24) // 2, id="few rows"),
+        pytest.param({}, "PerStep", REPLAY, 8 * 2 * 1000 * 24 // 2, id="eight steps of a replay"),
+        pytest.param({"spec.data.batchSize": 10**6}, "PerStep", REPLAY, 2 * 2 * 10**6 * 24 // 2, id="two large ones"),
+        pytest.param({"spec.data.batchSize": 10**5}, "PerStep", REPLAY, 2 << 22, id="as many as fit"),
+        pytest.param({}, "PerPush", REPLAY, 0, id="applied one by one"),
+        pytest.param({"spec.trainers.replicas": 1}, "PerStep", REPLAY, 0, id="a push is a step"),
+    ],
+)
+def test_shard_holds_pushes_of_steps_that_it_cannot_apply_yet(
+    edits: Edits, updates: SparseUpdates, replay: ReplayPolicy, held: int
+) -> None:
+    many = {f"spec.model.tables.{table}.rows": 2**33 for table in (0, 1)}
+    two: Edits = {"spec.data.batchSize": 1000, "spec.trainers.replicas": 2, "spec.shards.replicas": 2}
+    spec = parse_spec(edited({**many, **two, **edits})["spec"])
+    memory = shard_memory(spec, replay, updates)
+    assert memory.held_bytes == pytest.approx(held, rel=1e-3)
+    without = shard_memory(spec, replay, "PerPush")
+    assert memory.needed_bytes - memory.held_bytes == without.needed_bytes
+    assert without.held_bytes == 0
+
+
+@pytest.mark.parametrize("batch", [64, 2_000, 40_000, 80_000, 1_000_000])
+def test_pushes_in_flight_to_a_shard_are_within_those_that_it_holds(batch: int) -> None:
+    """Two trainers have pushes of this size, which no shard can apply."""
+    many = {f"spec.model.tables.{table}.rows": 2**33 for table in (0, 1)}
+    spec = parse_spec(edited({**many, "spec.data.batchSize": batch, "spec.trainers.replicas": 2})["spec"])
+    held, size_bytes = held_bytes(spec, REPLAY, "PerStep"), held_bytes(spec, OFF, "PerStep") // 2
+    outbox = Outbox()
+    for step in range(1, 21):
+        outbox.add(Push(step, np.zeros(0, np.int64), (np.zeros(size_bytes // 4, np.float32),), 0))
+    in_flight = sum(push.nbytes for push in outbox.next_to_send())
+    assert held / 2 - size_bytes <= 2 * in_flight <= held
+
+
 def test_shard_without_a_memory_request_gets_the_memory_it_needs() -> None:
     roster = Document.of(shard_roster(index=1))
 
@@ -102,6 +153,11 @@ def test_shard_without_a_memory_request_gets_the_memory_it_needs() -> None:
     rows_mib = rows_bytes(parse_spec(large)) >> 20
     assert rows_mib > 2048
     assert memory(large) == f"{5 * rows_mib // 4 + 300}Mi", "a quarter more for saves, and the process"
+    held = replace(plan(large | {"trainers": {"replicas": 2}, "data": LARGE_BATCH}), updates="PerStep")
+    (main,) = pod_manifest(held, roster)["spec"]["containers"]
+    more_mib = held_bytes(held.spec, held.replay, "PerStep") / MIB
+    assert more_mib > 10
+    assert main["resources"]["limits"]["memory"] == f"{math.ceil(5 * rows_mib / 4 + 300 + more_mib)}Mi"
     assert memory(job(3, 2, {})) == f"{2048 + 72 + 1}Mi", "parity of few rows, logs and flushes"
     own = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"memory": "64Mi"}}}]}}
     named = job(3, 2, {})

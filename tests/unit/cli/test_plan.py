@@ -75,15 +75,20 @@ def test_json_has_the_plan_both_modes_and_changes(tmp_path: Path) -> None:
         ({"trainers": {"workers": "Auto"}}, "The number of workers of a trainer is not known yet: the first leader"),
         ({"trainers": {"workers": 1}}, "A trainer has 1 worker: spec.trainers.workers says so."),
         ({"trainers": {"workers": 3}}, "A trainer has 3 workers: spec.trainers.workers says so."),
+        ({"trainers": {"replicas": 2}}, "Shards update rows once a step: all trainers take each step together."),
+        ({"recovery": {"onShardLoss": "Degrade"}}, "Shards update rows once for each push: with onShardLoss Degrade"),
     ],
 )
-def test_plan_states_replay_and_workers_with_their_reasons(tmp_path: Path, spec: dict[str, Any], words: str) -> None:
+def test_plan_states_the_settings_of_the_job_with_their_reasons(
+    tmp_path: Path, spec: dict[str, Any], words: str
+) -> None:
     file = write(tmp_path / "job.yaml", **spec)
     found = plan(file)
     printed = " ".join(runner.invoke(app, ["plan", file]).output.split())
     assert words in printed
     assert found["replay"]["reason"] in printed
-    assert ("recovery with replay" in printed) is (found["replay"]["memory_bytes"] > 0) is ("is on" in words)
+    assert found["sparse_updates"]["reason"] in printed
+    assert ("recovery with replay" in printed) is (found["replay"]["memory_bytes"] > 0) is ("Replay is on" in printed)
     assert found["workers"].get("count") in (None, 1, 3)
 
 
@@ -98,6 +103,28 @@ def test_plan_states_the_memory_of_redundancy(tmp_path: Path, k: int, share: flo
     assert memory["redundancy_bytes"] == pytest.approx(share * rows * (17 * 4 + 1) + rows + fixed, rel=1e-6)
     words = " ".join(runner.invoke(app, ["plan", file]).output.split())
     assert f"redundancy takes {memory['redundancy_bytes'] / (1 << 20):,.1f} MiB more" in words
+
+
+@pytest.mark.parametrize(
+    ("trainers", "steps"),
+    [({"replicas": 2}, 8), ({"replicas": 1}, 0), ({"replicas": 2, "sparseUpdates": "PerPush"}, 0)],
+)
+def test_plan_states_the_memory_of_held_pushes(tmp_path: Path, trainers: dict[str, Any], steps: int) -> None:
+    file = write(tmp_path / "job.yaml", recovery={"replay": {"mode": "Auto"}}, trainers=trainers)
+    found = plan(file)
+    memory, pushed = found["shard_memory"], found["trainer_step"]["pushed_bytes"]
+    assert memory["held_bytes"] == pytest.approx(steps * 2 * pushed / 8, rel=1e-3), "of two trainers, on eight shards"
+    words = " ".join(runner.invoke(app, ["plan", file]).output.split())
+    held = f"pushes of open steps up to {memory['held_bytes'] / (1 << 20):,.1f} MiB"
+    assert (held in words) is (steps > 0)
+
+
+def test_plan_of_a_started_job_has_the_mode_that_it_started_with(tmp_path: Path) -> None:
+    older = {"image": "i", "contractVersion": 1, "templateHash": "h", "jobSpec": "{}"}
+    chosen = {"mode": "PerPush", "reason": "the trainer image predates updates per step"}
+    status = {"runtime": {**older, "sparseUpdates": chosen, "workers": {"count": 1, "reason": "stated"}}}
+    found = plan(write(tmp_path / "job.yaml", status, trainers={"replicas": 2}))
+    assert found["sparse_updates"] == chosen
 
 
 def test_plan_guesses_follow_the_sizes_in_the_manifest(tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates
+from cpr_operator.api.sizes import shard_memory
 from cpr_operator.api.status import Condition
+from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.reconcile.kueue import is_deleted, true_condition
 from simulation.control_plane.cluster import SimulatedCluster
@@ -58,6 +61,25 @@ async def test_workload_has_the_requests_of_the_pods() -> None:
     assert "env" not in main
     assert trainers["nodeSelector"] == {"arch": "amd64"}
     assert shards["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "2Gi"}
+
+
+@pytest.mark.parametrize("updates", ["PerStep", "PerPush"])
+async def test_workload_and_pods_have_memory_for_held_pushes(updates: str) -> None:
+    tables = [{"name": "t0", "rows": 3 * 10**8}]
+    large = spec(model__tables=tables, data__batchSize=10**6, trainers__sparseUpdates=updates)
+    driver = Simulation(Scenario("large", (), large, queue="team"))
+    await driver.passes(1)
+    found = workload(driver.cluster)
+    assert found is not None
+    (main,) = found["spec"]["podSets"][1]["template"]["spec"]["containers"]
+    admit(driver.cluster)
+    await driver.passes(2)
+    shards = [pod.manifest["spec"]["containers"][0] for pod in driver.cluster.pods.values() if "shard" in pod.name]
+    assert [shard["resources"] for shard in shards] == 3 * [main["resources"]]
+    status, parsed = driver.status(), parse_spec(large)
+    memory = shard_memory(parsed, replay_in_force(parsed, status), sparse_updates(parsed, status.runtime).mode)
+    assert (memory.held_bytes > 0) is (updates == "PerStep")
+    assert main["resources"]["limits"]["memory"] == f"{-(-memory.needed_bytes >> 20)}Mi"
     assert found["spec"]["queueName"] == "team"
 
 

@@ -53,6 +53,13 @@ def test_fields_of_clusters_are_optional() -> None:
     assert (found.model, found.data, found.precision) == (full.model, full.data, full.precision)
 
 
+@pytest.mark.parametrize("sparse_updates", ["Auto", "PerStep", "PerPush"])
+def test_single_process_has_nothing_to_merge(sparse_updates: str) -> None:
+    found = read({"spec.trainers.sparseUpdates": sparse_updates})
+    assert found.sparse_updates == ("PerPush" if sparse_updates == "PerPush" else "PerStep")
+    assert not found.per_step
+
+
 @pytest.mark.parametrize(
     "edits",
     [{"spec.model.tables": [{"name": "a", "rows": 1}]}, {"spec.recovery": {"mode": "Partial"}}],

@@ -159,7 +159,7 @@ def test_workers_in_any_order_compute_the_same_bits(factory: Any, workers: int) 
         process = Process(factory, pool)
         for _ in range(2):  # at first concurrently, and again in turn; then in turn at once
             expected.add(bits_of(process.compute(4), process.replica))
-            assert process.replica.in_turn
+            assert process.replica.serial
     assert len(expected) == 1
 
 
@@ -186,7 +186,7 @@ def test_workers_of_other_networks_compute_concurrently() -> None:
     process.replica.model.get_submodule("first").register_forward_pre_hook(lambda *_: wait(both_there))
     for step in (1, 2):
         process.compute(step)
-    assert not process.replica.in_turn
+    assert not process.replica.serial
     assert process.replica.computed_buffers is None
 
 
@@ -196,10 +196,10 @@ def test_network_that_draws_later_is_found_out_then() -> None:
         layers = [each for each in process.replica.model.modules() if isinstance(each, nn.Dropout)]
         layers[0].p = layers[1].p = 0.0
         process.train(1, 2)
-        assert not process.replica.in_turn
+        assert not process.replica.serial
         layers[1].p = 0.5
         process.train(3, 4)
-        assert process.replica.in_turn
+        assert process.replica.serial
     assert alone.bits == together.bits
 
 

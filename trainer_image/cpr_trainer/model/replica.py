@@ -29,9 +29,9 @@ class DenseReplica:
 
     model: the network; its parameters and their gradients are views of the tensors below.
     parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: that of the
-    computation, and of embeddings. `computed_buffers`: see `computing`. `in_turn` is True once a pass of the network
-    has drawn random numbers or changed buffers: its workers then take turns. `factory`: see `build_network`. Raises
-    ModelError if the network cannot be built, or the device is missing.
+    computation, and of embeddings. `computed_buffers`: see `computing`. `serial` is True once a pass of the network
+    has drawn random numbers or changed buffers: its parts are then computed one by one. `factory`: see
+    `build_network`. Raises ModelError if the network cannot be built, or the device is missing.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DenseReplica:
             first[0, place] = parameter.detach().flatten()
             parameter.grad = self.gradients[place].view_as(parameter)
         self._attach(first)
-        self.in_turn = False
+        self.serial = False
         self.computed_buffers: Tensor | None = None
         self._buffers = BufferBytes(self.model, self.device)
         self._buffers_before = self._buffers.read()

@@ -135,11 +135,11 @@ def _compute_parts(
     """Compute the parts of a slice, concurrently if that has no effect on the results; return their loss shares.
 
     Random numbers and buffers are the network's, not a part's, so their values depend on the order of the parts. A pass
-    that used them is therefore computed again in turn, and so are all later ones.
+    that used them is therefore computed again part by part, and so are all later ones.
     """
-    if replica.in_turn or len(parts) == 1:
-        _begin_in_turn(parts, dense)
-        return _finish_in_turn(parts, fetch())
+    if replica.serial or len(parts) == 1:
+        _begin_serially(parts, dense)
+        return _finish_serially(parts, fetch())
     before = draws_state()
     workers.map(lambda part: part.begin(dense), parts)
     embeddings = fetch()
@@ -147,19 +147,22 @@ def _compute_parts(
     changed = replica.reset_buffers()
     if not changed and draws_state() == before:
         return shares
-    _LOG.info("the network %s: its workers take turns", "changes its buffers" if changed else "draws random numbers")
-    replica.in_turn = True
-    _begin_in_turn(parts, dense)
-    return _finish_in_turn(parts, embeddings)
+    _LOG.info(
+        "the network %s: its parts are computed one by one",
+        "changes its buffers" if changed else "draws random numbers",
+    )
+    replica.serial = True
+    _begin_serially(parts, dense)
+    return _finish_serially(parts, embeddings)
 
 
-def _begin_in_turn(parts: Sequence[_Part], dense: Tensor) -> None:
+def _begin_serially(parts: Sequence[_Part], dense: Tensor) -> None:
     for part in parts:
         part.seed(0)
         part.begin(dense)
 
 
-def _finish_in_turn(parts: Sequence[_Part], embeddings: Embeddings) -> list[float]:
+def _finish_serially(parts: Sequence[_Part], embeddings: Embeddings) -> list[float]:
     shares = []
     for part in parts:
         part.seed(1)

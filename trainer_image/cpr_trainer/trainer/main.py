@@ -255,6 +255,7 @@ def _first_report(environment: Environment, process_number: int) -> TrainerRepor
         lost=(),
         problem=None,
         lives=process_number,
+        sparse_updates=environment.job.sparse_updates,
     )
 
 

@@ -167,6 +167,21 @@ REPLAY_OF_CUTS = Rule(
     "set it to Auto, or remove spec.snapshots.strategy (the default is Full)",
     f"{_NOT_REQUIRED} || self.snapshots.strategy == 'Full'",
 )
+_NOT_PER_STEP = "self.trainers.sparseUpdates != 'PerStep'"
+PER_STEP_IN_LOCKSTEP = Rule(
+    "spec",
+    "spec.trainers.sparseUpdates",
+    "in a shadow mode trainers take no common steps, so updates cannot be PerStep",
+    "set it to Auto, or set spec.trainers.denseSync to AllReduce",
+    f"{_NOT_PER_STEP} || self.trainers.denseSync == 'AllReduce'",
+)
+PER_STEP_WITH_DEGRADE = Rule(
+    "spec",
+    "spec.trainers.sparseUpdates",
+    "with onShardLoss Degrade each trainer continues by itself without a lost shard, so updates cannot be PerStep",
+    "set it to Auto, or set spec.recovery.onShardLoss to Pause",
+    f"{_NOT_PER_STEP} || {_PAUSES}",
+)
 REDUNDANCY_SHARDS = Rule(
     "spec",
     "spec.recovery.redundancy.dataShards",
@@ -184,6 +199,8 @@ OF_BUDGET = (
     REPLAY_WITH_DEGRADE,
     REPLAY_IN_LOCKSTEP,
     REPLAY_OF_CUTS,
+    PER_STEP_IN_LOCKSTEP,
+    PER_STEP_WITH_DEGRADE,
     ON_DEADLINE,
     REDUNDANCY_NEEDS_REPLAY,
     REDUNDANCY_SHARDS,
