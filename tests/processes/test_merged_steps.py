@@ -1,4 +1,4 @@
-"""Jobs of several trainers whose shards merge steps: one step is one update, and kills leave the bytes of a calm run."""
+"""Jobs whose shards merge steps: several trainers are one, and kills leave the bytes of a calm run."""
 
 from __future__ import annotations
 
