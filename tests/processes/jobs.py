@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import OptimizerSpec, PhaseSpec, RowOptimizer, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import ColumnsSpec, DataSpec, EarlyStopSpec, EvaluationSpec, JobSpec
 from cpr_trainer.arrays import Ints
@@ -168,6 +168,12 @@ def two_trainers(folder: Path) -> JobSpec:
 def merged_steps(folder: Path) -> JobSpec:
     """Two trainers, with shards that merge the pushes of a step."""
     return replace(plain(folder), trainers=2, sparse_updates="PerStep")
+
+
+def with_rows_by(job: JobSpec, kind: RowOptimizer) -> JobSpec:
+    """Return the job with another optimizer of rows."""
+    rows = SparseOptimizerSpec(kind, 0.5 if kind == "SGD" else 0.02)
+    return replace(job, model=replace(job.model, sparse_optimizer=rows))
 
 
 def dense_saves(folder: Path) -> JobSpec:

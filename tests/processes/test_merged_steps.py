@@ -27,9 +27,9 @@ from processes.faults import (
     run_without_loss,
     with_parity,
 )
-from processes.jobs import JOBS, STEPS
+from processes.jobs import JOBS, SAMPLES, with_rows_by
 from support.local_job import LocalJob
-from support.model import SavedModel, saved_model, train_alone
+from support.model import SavedModel, assert_norms_close, saved_model
 
 pytestmark = pytest.mark.dist
 
@@ -109,19 +109,12 @@ def test_killed_members_leave_the_bytes_of_a_calm_run(row: Row, calm: Calm, tmp_
         assert torch.equal(table, rows)
 
 
-@pytest.mark.parametrize("trainers", [2, 3, 4])
-@pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam"])
+@pytest.mark.parametrize(("kind", "trainers"), [("RowWiseAdagrad", 3), ("Adam", 2)])
 def test_several_trainers_are_plain_torch_on_the_global_batch(
     kind: RowOptimizer, trainers: int, tmp_path: Path
 ) -> None:
-    """A gradient that cancels gives Adam and Adagrad a step of any sign, so norms are compared."""
-    job = replace(JOBS["merged_steps"](tmp_path), trainers=trainers)
-    optimizer = replace(job.model.sparse_optimizer, kind=kind, learning_rate=0.5 if kind == "SGD" else 0.02)
-    job = replace(job, model=replace(job.model, sparse_optimizer=optimizer))
-    found, expected = run_calmly(job, tmp_path), train_alone(job)
-    first = train_alone(replace(job, data=replace(job.data, samples=0)))
-    for value, wanted, before in zip(
-        (found.dense, *found.tables), (expected.dense, *expected.tables), (first.dense, *first.tables), strict=True
-    ):
-        assert (value - wanted).norm() <= 1e-3 * (wanted - before).norm()
-    assert found.scored == STEPS * job.data.batch_size * 4 // 5
+    """Other optimizers and numbers: `make soak PART=processes`."""
+    job = with_rows_by(replace(JOBS["merged_steps"](tmp_path), trainers=trainers), kind)
+    found = run_calmly(job, tmp_path)
+    assert_norms_close(found, job)
+    assert found.scored == SAMPLES * 4 // 5

@@ -23,6 +23,7 @@ from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.export.model_folder import export_model
+from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted
 from cpr_trainer.single_process import SingleProcessTrainer
@@ -98,6 +99,23 @@ def assert_close(model: SavedModel, expected: OracleResult) -> None:
     assert model.metrics.keys() == expected.metrics.keys()
     for name, value in expected.metrics.items():
         assert model.metrics[name] == pytest.approx(value, abs=1e-4), name
+
+
+def assert_norms_close(model: SavedModel, job: JobSpec) -> None:
+    """Assert that parameters and tables are those of plain torch: norm(difference) <= 1e-3 norm(change), for each.
+
+    Elementwise bounds cannot hold: a gradient that cancels gives Adam and Adagrad a step of any sign.
+    """
+    expected, seed = train_alone(job), job.data.seed
+    first = [torch.cat([each.detach().flatten() for each in Dlrm(job.model, seed).parameters()])]
+    first += [
+        torch.from_numpy(initial_rows(job.model, seed, place, np.arange(table.rows)))
+        for place, table in enumerate(job.model.tables)
+    ]
+    for found, torch_value, before in zip(
+        (model.dense, *model.tables), (expected.dense, *expected.tables), first, strict=True
+    ):
+        assert (found - torch_value).norm() <= 1e-3 * (torch_value - before).norm()
 
 
 def assert_fitted(found: Fitted, job: JobSpec, model: SavedModel) -> None:

@@ -222,8 +222,8 @@ class Stepper:
         self.state.done = step
 
     def _push(self, batch_slice: Slice, computed: Computed) -> None:
-        ahead = int(self._setup.job.per_step)
-        assert batch_slice.step <= self.state.done + ahead, "a push comes after its step's all-reduce"
+        done = self.state.done + self._setup.job.per_step
+        assert batch_slice.step <= done, "a push comes after its step's all-reduce, or of merged steps just before"
         pushed, resume_memory = max(batch_slice.step, self.pushed or 0), self._resume_memory
         if resume_memory is not None:
             resume_memory.prepare(self._reported())
