@@ -21,7 +21,6 @@ from cpr_contract.choices import DenseSync
 from cpr_contract.codec import from_json
 from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.manifests import RowUpdates, ShardManifest, WorkersManifest
-from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.reports import Result, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import MEASURED, EarlyStopSpec, EvaluationSpec, JobSpec
@@ -157,29 +156,29 @@ def test_replaced_trainers_have_the_measured_workers(tmp_path: Path) -> None:
         assert [running.trainer(rank).workers for rank in (0, 1)] == [3, 3]
 
 
-def test_killed_trainers_leave_network_and_early_stop_of_a_calm_run(tmp_path: Path) -> None:
-    """Rows keep their first values, so the order of pushes has no effect."""
+def test_killed_trainers_leave_bytes_and_early_stop_of_a_calm_run(tmp_path: Path) -> None:
+    """Shards merge the pushes of a step. The network has random numbers and buffers."""
 
-    def ended(folder: Path, *victims: int) -> tuple[Result, dict[str, Tensor]]:
+    def ended(folder: Path, *victims: int) -> tuple[Result, dict[object, Tensor]]:
         folder.mkdir()
         job = JOBS["noisy"](folder)
-        model = replace(job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.0))
-        evaluation = EvaluationSpec(EVERY, 10**6, EarlyStopSpec("AUC", 6, 0.02))
+        evaluation = EvaluationSpec(EVERY, 10**6, EarlyStopSpec("AUC", 4, 0.02))
         data = replace(job.data, hold_out=0.1)
-        job = replace(job, trainers=2, model=model, data=data, evaluation=evaluation)
+        job = replace(job, trainers=2, sparse_updates="PerStep", data=data, evaluation=evaluation)
         with with_replaced(job, folder, *victims) as running:
             anchor = running.result()
             result = from_json(Result, running.trainers[running.leader].termination_message)
         tensors = read_tensors(store := open_store(job.snapshots.store, None, None), read_anchor(store, anchor))
         # The scores of training since the last merge are lost with a trainer.
-        return result, {name: each for name, each in tensors.items() if name != "evaluation"}
+        tables = dict(enumerate(saved_model(job, anchor, folder / "model").tables))
+        return result, tables | {name: each for name, each in tensors.items() if name != "evaluation"}
 
     (calm, expected), (result, tensors) = ended(tmp_path / "calm"), ended(tmp_path / "killed", 1, 0)
     assert result.evaluation == calm.evaluation
     assert 120 < result.anchor.step == calm.anchor.step < STEPS
     for found in (result, calm):
         assert found.best is not None
-        assert (found.best.anchor.step, found.best.since) == (found.anchor.step - 6 * EVERY // BATCH, 6)
+        assert (found.best.anchor.step, found.best.since) == (found.anchor.step - 4 * EVERY // BATCH, 4)
     assert {"network", "buffer.bottom.1.running_var", "verdict"} <= tensors.keys() == expected.keys()
     for name, each in tensors.items():
         assert torch.equal(each, expected[name]), name

@@ -114,8 +114,7 @@ class Process:
 
 
 def bits_of(computed: Computed, replica: DenseReplica) -> tuple[bytes, ...]:
-    buffers = () if replica.computed_buffers is None else (replica.computed_buffers,)
-    tensors = (computed.logits, single_tensor(computed.row_gradients), replica.gradients, *buffers)
+    tensors = (computed.logits, single_tensor(computed.row_gradients), replica.gradients, *replica.computed_buffers)
     return tuple(each.numpy().tobytes() for each in tensors)
 
 
@@ -187,7 +186,7 @@ def test_workers_of_other_networks_compute_concurrently() -> None:
     for step in (1, 2):
         process.compute(step)
     assert not process.replica.serial
-    assert process.replica.computed_buffers is None
+    assert process.replica.computed_buffers == ()
 
 
 def test_network_that_draws_later_is_found_out_then() -> None:

@@ -15,7 +15,7 @@ from cpr_contract.choices import Device, Precision
 from cpr_contract.manifests import SavedModel, SavedTable, SavedTensor
 from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import ModelError
-from cpr_trainer.model.buffers import BufferBytes, buffers_of
+from cpr_trainer.model.buffers import Buffers, buffers_of, flatten
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width, state_kind
 from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network
 
@@ -55,9 +55,9 @@ class DenseReplica:
             parameter.grad = self.gradients[place].view_as(parameter)
         self._attach(first)
         self.serial = False
-        self.computed_buffers: Tensor | None = None
-        self._buffers = BufferBytes(self.model, self.device)
-        self._buffers_before = self._buffers.read()
+        self.computed_buffers: tuple[Tensor, ...] = ()
+        self._buffers = Buffers(self.model)
+        self._buffers_before: tuple[Tensor, ...] = ()
 
     def move_to(self, state: Tensor) -> None:
         """Use this tensor as the state from now on, float32 [k, p] on the device, with its values."""
@@ -116,33 +116,38 @@ class DenseReplica:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Change the network's buffers in this context only. Those at its end are `computed_buffers`, None for none.
+        """Change the network's buffers in this context only. Those at its end are `computed_buffers`.
 
         A step that is computed again therefore begins with the buffers after the last complete step.
         """
-        if not self._buffers.size:
+        if not self._buffers:
             yield
             return
-        self._buffers_before = self._buffers.read()
+        self._buffers_before = self._buffers.copies()
         try:
             yield
-            self.computed_buffers = self._buffers.read()
+            self.computed_buffers = self._buffers.copies()
         finally:
-            self._buffers.write(self._buffers_before)
+            self._buffers.set(self._buffers_before)
 
     def reset_buffers(self) -> bool:
         """In `computing`: set the buffers back to those before; return whether they had changed."""
-        if not self._buffers.size or torch.equal(self._buffers.read(), self._buffers_before):
+        if all(map(torch.equal, self._buffers.copies(), self._buffers_before)):
             return False
-        self._buffers.write(self._buffers_before)
+        self._buffers.set(self._buffers_before)
         return True
+
+    def flatten_computed_buffers(self) -> Tensor:
+        """Return the bytes of `computed_buffers`, uint8 [n], which are views of these from now on."""
+        flat, self.computed_buffers = flatten(self.computed_buffers)
+        return flat
 
     def step(self, step: int) -> None:
         """Apply the optimizer to `gradients`, and take `computed_buffers`, in the job's `step` (from 1)."""
         self._optimizer.step(step)
-        if self.computed_buffers is not None:
-            self._buffers.write(self.computed_buffers)
-            self.computed_buffers = None
+        if self.computed_buffers:
+            self._buffers.set(self.computed_buffers)
+            self.computed_buffers = ()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies on the CPU of this replica's tensors: `state`, and the network's buffers by name.

@@ -141,14 +141,14 @@ class DenseState:
         return tensors
 
     def buffers_to_sum(self) -> tuple[Tensor, ...]:
-        """Return the network's buffers after the computed step, to be summed over all trainers in place.
+        """Return the bytes of the buffers after the computed step, to be summed over all trainers in place.
 
         All take those of rank 0, as torch's DistributedDataParallel does; the others add zeros. Empty for a network
         without buffers, and if each trainer keeps its own.
         """
-        buffers = self.replica.computed_buffers
-        if buffers is None or self._is_only_trainer or self.averaging is not None:
+        if not self.replica.computed_buffers or self._is_only_trainer or self.averaging is not None:
             return ()
+        buffers = self.replica.flatten_computed_buffers()
         if self._rank:
             buffers.zero_()
         return (buffers,)

@@ -1,4 +1,4 @@
-"""A trainer reports from its start that its processor emulates the job's precision, and trains."""
+"""The report of a trainer before its first roster: an emulated precision, and the updates that its image has."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import logging
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from cpr_contract import env, processor
-from cpr_contract.choices import Device, Precision
+from cpr_contract.choices import Device, Precision, SparseUpdates
 from cpr_contract.codec import from_json
-from cpr_contract.reports import Problem, TrainerReport
+from cpr_contract.reports import TrainerReport
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.runtime import Access, Environment
 from cpr_trainer.runtime.roster_file import RosterFile
@@ -42,8 +43,9 @@ class _ReadsReport:
         raise Terminated
 
 
-def problem_at_start(folder: Path, precision: Precision, device: Device) -> Problem | None:
-    job = replace(small_job(folder), precision=precision, device=device)
+def first_report(folder: Path, **changes: Any) -> TrainerReport:
+    """Return the first report of a trainer of a job with these fields."""
+    job = replace(small_job(folder), **changes)
     with socket.socket() as one:
         one.bind((HOST, 0))
         port = one.getsockname()[1]
@@ -54,7 +56,12 @@ def problem_at_start(folder: Path, precision: Precision, device: Device) -> Prob
     control = _ReadsReport(f"http://{HOST}:{port}/status")
     with pytest.raises(Terminated):
         _train(environment, control, None, RosterFile(environment.roster_file, TrainerRoster))  # type: ignore[arg-type]
-    return from_json(TrainerReport, control.report.decode()).problem
+    return from_json(TrainerReport, control.report.decode())
+
+
+@pytest.mark.parametrize("updates", ["PerStep", "PerPush"])
+def test_first_report_has_the_updates_of_the_spec(tmp_path: Path, updates: SparseUpdates) -> None:
+    assert first_report(tmp_path, sparse_updates=updates).sparse_updates == updates
 
 
 @pytest.mark.parametrize(
@@ -79,7 +86,7 @@ def test_emulated_precision_is_in_the_first_report_and_in_the_log(  # noqa: PLR0
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
     caplog.set_level(logging.WARNING)
 
-    problem = problem_at_start(tmp_path, precision, device)
+    problem = first_report(tmp_path, precision=precision, device=device).problem
 
     assert (problem is not None) == reported
     assert bool(caplog.messages) == reported
