@@ -121,8 +121,7 @@ class Failure:
     """A pod that is lost or terminating.
 
     ended: whether the process has ended, or the pod is gone, so that no flush can follow.
-    save: the flushed save, if there is one.
-    anchor: the flushed anchor, if there is one.
+    save, anchor: those that it flushed.
     problem: the problem that the process itself reported.
     reason: the process's reason, or else that of Kubernetes.
     unprompted: whether the process was ended by SIGTERM although nothing deletes its pod, as by a failing probe.

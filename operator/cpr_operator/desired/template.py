@@ -107,11 +107,6 @@ def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str,
     return merged
 
 
-def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the `defaults` of keys that the template lacks."""
-    return {**defaults, **{key: value for key, value in template.items() if value is not None}}
-
-
 def _merge_value(key: str, given: Any, required_value: Any) -> Any:
     if key in COMPLETE:
         return required_value

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cpr_operator.policy.equations import uncovered
-from cpr_operator.policy.law import Choice, Mode, Odds
+from cpr_operator.policy.law import Mode, Odds
 
 #: The weight of the user's own estimate, in failures.
 PRIOR_FAILURES = 1.0
@@ -246,16 +246,6 @@ def mean_rho(rho: float, portion: float) -> float:
     Trainers may have dropped the uncovered samples from their buffers: these are trained again.
     """
     return min(rho, portion * max(rho, 1.0))
-
-
-def expected_restores(inputs: Inputs, choice: Choice) -> float:
-    """Return the expected number of restores of a row in the whole job: those so far, and those still expected.
-
-    Full recovery restores all rows at each failure, partial recovery those of the lost shards.
-    """
-    odds = inputs.odds
-    share = 1.0 if choice.mode == "Full" else odds.lost / inputs.shards
-    return inputs.restored + share * odds.left_s / odds.mtbf_s
 
 
 def bits_for(restores: float) -> Bits:

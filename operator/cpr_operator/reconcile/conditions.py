@@ -283,10 +283,7 @@ def spill(status: Status) -> Iterator[ConditionUpdate]:
 
 
 def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[ConditionUpdate]:
-    """Yield ReplayMemoryShort: whether the memory for pushes, and not the plan, sets the interval of saves.
-
-    A leader reports it with each cut.
-    """
+    """Yield ReplayMemoryShort: whether the memory for pushes, and not the plan, sets the interval of saves."""
     if report is None or not report.saves or status.plan is None:
         return
     planned = duration(status.plan.interval_seconds)

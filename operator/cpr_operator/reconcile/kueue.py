@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -89,13 +89,9 @@ def quota_of(queue: Queue | None) -> Quota | None:
     """Return the quota of a job that starts now; None if it needs none."""
     if queue is None:
         return None
-    match queue_state(queue):
-        case Admitted(quota=quota):
-            return quota
-        case Waits() | Evicted():
-            raise AssertionError("a job without quota does not start")
-        case state_in_queue:
-            assert_never(state_in_queue)
+    admitted = queue_state(queue)
+    assert isinstance(admitted, Admitted), "a job without quota does not start"
+    return admitted.quota
 
 
 def holds_quota(workload: Manifest) -> bool:

@@ -13,7 +13,7 @@ from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.sizes import data_shards_of, recoverable
 from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
-from cpr_operator.reconcile.members import counts, new_incidents
+from cpr_operator.reconcile.members import begins_incident, counts
 from cpr_operator.reconcile.observe import end_of_predecessor, flush_of, is_current, start_anchor, takes_part
 from cpr_operator.reconcile.types import (
     Active,
@@ -71,7 +71,8 @@ def ends_job(state: ReconcileState) -> FailJob | None:
     if (undone := _undone_again(state)) is not None:
         return undone
     limit = state.spec.failure_policy.restart_limit
-    counted = new_incidents(state)
+    # The incidents that the members lost now add to those counted earlier.
+    counted = len({(m.role, f.kind) for m, f in lost if begins_incident(state.status, m, f, state.now)})
     earlier = sum(time > state.now - limit.window_seconds for time in state.status.restart_times)
     in_place = [
         f"{f.kind}: {f.message}" for f in state.status.failures if f.process and f.counted and f.time == state.now

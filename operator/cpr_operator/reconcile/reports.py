@@ -172,20 +172,16 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, results: _S
         cost = Cost(lost, row_updates, report.replayed_samples, report.replayed_in_order, rebuilt=report.rebuilt)
         results.costs.append((shard, cost))
         if report.rebuilt:
-            results.events.append(_rebuilt(shard, report))
+            took = "" if report.load_s is None else f" in {report.load_s:.2f} s"
+            message = (
+                f"{shard.name}, incarnation {shard.incarnation}: computed from other shards{took}, as of sample "
+                f"{report.restored_samples or 0}; trainers pushed {report.replayed_samples} samples again"
+            )
+            results.events.append(Event("Normal", EventReason.REBUILT, message, f"rebuilt-{shard.pod}"))
         if report.replay_s is not None:
             results.replays.append((report.replayed_samples, report.replay_s))
         results.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
     return now.evolve(lost_at=None, pending_from=None, allowance=0)
-
-
-def _rebuilt(shard: Shard, report: ShardReport) -> Event:
-    took = "" if report.load_s is None else f" in {report.load_s:.2f} s"
-    message = (
-        f"{shard.name}, incarnation {shard.incarnation}: computed from other shards{took}, as of sample "
-        f"{report.restored_samples or 0}; trainers pushed {report.replayed_samples} samples again"
-    )
-    return Event("Normal", EventReason.REBUILT, message, f"rebuilt-{shard.pod}")
 
 
 def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:

@@ -25,11 +25,6 @@ class RestoreSource:
     job: SourceJob | None = None
     event_suffix: str = ""
 
-    @property
-    def key(self) -> str | None:
-        """The key of the other job's anchor."""
-        return None if self.job is None else self.job.key
-
 
 @dataclass(frozen=True, slots=True)
 class NoSource:

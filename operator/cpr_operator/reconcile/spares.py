@@ -46,14 +46,12 @@ def is_spare(pod: PodView) -> bool:
 def as_members(pods: Sequence[PodView], status: Status) -> tuple[PodView, ...]:
     """Return the pods with the roles that the status gives them: a promoted spare is a shard before its roster."""
     named = {shard.pod: shard for shard in status.shards}
-
-    def known(pod: PodView) -> PodView:
-        shard = named.get(pod.name) if is_spare(pod) else None
-        if shard is None:
-            return pod
-        return replace(pod, role=env.ROLE_SHARD, index=shard.index, incarnation=shard.incarnation)
-
-    return tuple(map(known, pods))
+    return tuple(
+        replace(pod, role=env.ROLE_SHARD, index=shard.index, incarnation=shard.incarnation)
+        if is_spare(pod) and (shard := named.get(pod.name))
+        else pod
+        for pod in pods
+    )
 
 
 def waiting(observed: ReconcileInput) -> tuple[PodView, ...]:

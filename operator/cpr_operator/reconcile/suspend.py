@@ -152,10 +152,7 @@ def trainers_aligned(observed: ReconcileInput) -> bool:
 
 
 def resize(state: ReconcileState) -> ReconcileState | None:
-    """Return a new generation of a suspended job, with other numbers of members in its spec.
-
-    None if the job resumes with its old numbers.
-    """
+    """Return a new generation of a suspended job, by the numbers of members in its spec; None if it keeps its own."""
     spec, status, synchronous = state.spec, state.status, _is_synchronous(state.spec)
     reason = _size_change(spec, status)
     if not reason or not (synchronous or status.aligning):
