@@ -16,9 +16,9 @@ from cpr_trainer.runtime import (
     BadSpecError,
     ContractVersionError,
     Environment,
-    KeyChangedError,
     exit_code,
 )
+from cpr_trainer.runtime.environment import KeyChangedError
 from support.shard_job import small_job
 
 ACCESS = (env.CREDENTIALS_DIR, env.CA_FILE, env.DATA_CREDENTIALS_DIR, env.DATA_CA_FILE)

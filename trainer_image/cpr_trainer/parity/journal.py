@@ -7,7 +7,7 @@ moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import le
 
 import numpy as np
@@ -202,7 +202,11 @@ class Stream:
             self._log[segment].clear()
             delta = self._scratch[segment]
             delta.clear()
-            self._add_changes(segment, log, delta)
+            if log.used:  # the next change of these rows has to be noted again
+                now = delta.add(log.at)
+                self._views[segment].read(log.at.astype(np.int64), now)
+                now.add(log.image)
+                self._in_parity[segment][log.at] = True
             reached, added = self._add_rows(segment, delta, free_bytes)
             free_bytes = max(free_bytes - added, 0)
             frontier.append(reached)
@@ -240,14 +244,6 @@ class Stream:
                 _overlay(image, self._sealed[segment], first, last)  # on top: it is older
         return image
 
-    def _add_changes(self, segment: int, log: Batch, delta: Batch) -> None:
-        """Add the changes of the logged rows to a delta; their next change has to be noted again."""
-        if log.used:
-            now = delta.add(log.at)
-            self._views[segment].read(log.at.astype(np.int64), now)
-            now.add(log.image)
-            self._in_parity[segment][log.at] = True
-
     def _add_rows(self, segment: int, delta: Batch, free_bytes: int) -> tuple[int, int]:
         """Add rows after the frontier to a delta; return the new frontier, and the bytes of the rows."""
         view, first = self._views[segment], self._frontier[segment]
@@ -268,10 +264,7 @@ class Stream:
         return all(reached == len(view) for reached, view in zip(frontier, self._views, strict=True))
 
     def _batches(self) -> tuple[Batch, ...]:
-        shapes: Iterator[tuple[int, int, int]] = (
-            (view.rows.shape[1], view.state.shape[1], len(view)) for view in self._views
-        )
-        return tuple(Batch(*shape) for shape in shapes)
+        return tuple(Batch(view.rows.shape[1], view.state.shape[1], len(view)) for view in self._views)
 
 
 def _overlay(image: Image, log: Batch, first: int, last: int) -> None:

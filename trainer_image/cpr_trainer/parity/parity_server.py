@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
-from cpr_trainer.parity.coding import Ring
+from cpr_trainer.parity.coding import Image, Ring
 from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.messages import (
     PositionQuery,
@@ -31,11 +31,9 @@ class Caller(Protocol):
     @property
     def rank(self) -> int:
         """The index of the calling shard."""
-        ...
 
     def send(self, header: Header, *payload: Any) -> None:
         """Send a frame; never blocks, never raises."""
-        ...
 
 
 class ParityServer:
@@ -89,7 +87,8 @@ class ParityServer:
         mine = self._store.position(part)
         former = None if mine.former is None else mine.former.point.moment
         position = PositionReply(mine.point, mine.complete, mine.mark, former)
-        self._send(caller, *pack(Operation.POSITION, self.generation or 0, position))
+        header, payload = pack(Operation.POSITION, self.generation or 0, position)
+        caller.send(header, *payload)
 
     def _read(self, caller: Caller, request: Read) -> None:
         if not (0 <= request.segment < len(self._shapes) and 0 <= request.part < self._ring.data_shards):
@@ -97,16 +96,11 @@ class ParityServer:
         if not 0 <= request.first <= request.end <= self._shapes[request.segment][0]:
             raise FrameError(f"no rows [{request.first}, {request.end}) in segment {request.segment}")
         if request.point is None:
-            image = self._store.read(request.segment, request.first, request.end)
+            image: Image | None = self._store.read(request.segment, request.first, request.end)
             answer = Rows(known=True, points=self._store.points)
         else:
             rows = range(request.first, request.end)
-            found = self._journal.as_of(request.part, request.point, request.segment, rows)
-            if found is None:
-                self._send(caller, *pack_rows(self.generation or 0, Rows(known=False)))
-                return
-            image, answer = found, Rows(known=True)
-        self._send(caller, *pack_rows(self.generation or 0, answer, image))
-
-    def _send(self, caller: Caller, header: Header, payload: list[Any]) -> None:
+            image = self._journal.as_of(request.part, request.point, request.segment, rows)
+            answer = Rows(known=image is not None)
+        header, payload = pack_rows(self.generation or 0, answer, image)
         caller.send(header, *payload)

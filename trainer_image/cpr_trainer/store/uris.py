@@ -69,7 +69,7 @@ class Uris:
         Raises DataError if there is no file, or if they belong to a table of Delta Lake, Hudi or Iceberg, and
         StoreError if the store fails.
         """
-        if _is_remote(uri):
+        if uri.startswith(_REMOTE):
             place, key = _split(uri)
             if not _is_pattern(key):
                 return (uri,)
@@ -93,7 +93,7 @@ class Uris:
 
     def version(self, uri: str) -> Version:
         """Return the present version of one file. Raises DataError, and StoreError if the store fails."""
-        if not _is_remote(uri):
+        if not uri.startswith(_REMOTE):
             with _open_file(uri) as file:
                 return version_of(file)
         with _data_errors(uri):
@@ -104,7 +104,7 @@ class Uris:
 
         This call and reads raise DataError if the file was deleted or changed, and StoreError if the store fails.
         """
-        if _is_remote(uri):
+        if uri.startswith(_REMOTE):
             with _data_errors(uri):
                 return self._places(uri).open(*_split(uri), version)
         file = _open_file(uri)
@@ -140,10 +140,6 @@ def _data_errors(uri: str) -> Iterator[None]:
         yield
     except (MissingError, BucketMissingError) as error:
         raise DataError(f"{uri} is not there: {error.message}", "Check data.uri.") from error
-
-
-def _is_remote(uri: str) -> bool:
-    return uri.startswith(_REMOTE)
 
 
 def _split(uri: str) -> tuple[str, str]:

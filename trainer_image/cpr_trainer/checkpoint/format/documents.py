@@ -161,7 +161,11 @@ def read_part(store: Store, part: Part) -> bytes:
 
 def exists(store: Store, key: str) -> bool:
     """Return whether a document is committed. Raises StoreError."""
-    return any(entry.key == key for entry in store.list(key))
+    try:
+        store.get_into(key, ())
+    except MissingError:
+        return False
+    return True
 
 
 def _digest(data: bytes) -> str:

@@ -36,6 +36,7 @@ from cpr_trainer.checkpoint.format.documents import (
     LayoutError,
     OvertakenError,
     UnknownAnchorError,
+    exists,
     find_document,
     read_document,
     write_once,
@@ -127,9 +128,7 @@ def restore_frozen(store: Store, frozen: DataManifest | WorkersManifest | None) 
     if frozen is None:
         return
     key = _frozen_key(frozen)
-    try:
-        store.get_into(key, ())
-    except MissingError:
+    if not exists(store, key):
         write_once(store, key, frozen)
 
 
@@ -145,8 +144,7 @@ def write_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabular
     They are frozen, so a later change of a file changes no row. Another leader may have been faster, or existing ones
     were lost, for example with the bucket.
     """
-    with suppress(MissingError):
-        store.get_into(vocabulary_key(job_uid), ())
+    if exists(store, vocabulary_key(job_uid)):
         return
     listed = tuple(TableVocabulary(table, each.digest, len(each)) for table, each in found.items())
     for each in listed:

@@ -52,7 +52,6 @@ class Retry(Protocol):
 
     def __call__(self, attempt: Callable[[], Result], /) -> Result:
         """Return the result of `attempt`. Raises the error that ends the save."""
-        ...
 
 
 class Writer:
