@@ -203,7 +203,7 @@ def _finished(pod: PodView) -> bool:
 
 def _by_cluster(pod: PodView) -> Failure | None:
     """Lines 1 and 2. Such pods may have no container status."""
-    # The condition alone is no failure, because a refused eviction leaves it on a healthy pod.
+    # The condition alone is not a failure, because a refused eviction leaves it on a healthy pod.
     if pod.disruption and (pod.ended or pod.phase == "Failed" or pod.deleting_until is not None):
         message = pod.message or f"the pod is disrupted: {pod.disruption}"
         return _with_container(Kind.DISRUPTION, pod.disruption, message, pod)

@@ -1,4 +1,4 @@
-"""Rules beyond the schema: for each a document that keeps it and one that breaks it.
+"""Rules beyond the schema, each with a document that it accepts and one that it rejects.
 
 One table for pydantic and for a real API server; `bound_cases` and `change_cases` are the others.
 """

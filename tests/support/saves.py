@@ -105,7 +105,7 @@ class ShardBench:
         return self.local.arena
 
     def new_local(self) -> LocalRows:
-        """An empty arena, full of something that is no value of a row."""
+        """An empty arena, full of something that is not a value of a row."""
         local = LocalRows.of(self.job, self.placement, self.index)
         for segment in local.arena.segments:
             segment.rows.fill(9.0)

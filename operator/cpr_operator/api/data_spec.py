@@ -30,7 +30,7 @@ class Columns(SpecModel):
     """The character between the ids of a bag in CSV and TSV. Parquet has lists."""
     integers: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_FEATURES)] = ()
     """Categories, or columns of model.features, whose ids are whole numbers: 12, 12.0 and " 12" are the id 12. Columns
-    of floating point numbers may be named, too. A cell that is no whole number makes a bad row."""
+    of floating point numbers may be named, too. A cell that is not a whole number makes a bad row."""
 
 
 class Data(SpecModel):

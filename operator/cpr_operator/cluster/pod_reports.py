@@ -133,7 +133,7 @@ async def reaches(pod: PodView) -> bool:
     """Return True if the pod's kernel answers a connection, also with a refusal.
 
     A kernel answers even if the process hangs or the machine is overloaded; a node without power or network does not.
-    An error of the operator itself, such as too many open files, is no evidence against the pod.
+    An error of the operator itself, such as too many open files, is not evidence against the pod.
     """
     for _ in range(CONNECT_TRIES):
         try:

@@ -151,7 +151,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """A v1 Pod as a view. A pod without our labels has role '' and number -1, so it is no member of a job.
+    """A v1 Pod as a view. A pod without our labels has role '' and number -1, so it is not a member of a job.
 
     Evicted pods have no containerStatuses, and pending pods no conditions.
     """

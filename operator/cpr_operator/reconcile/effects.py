@@ -186,7 +186,7 @@ def deletes(observed: ReconcileInput, after: Status) -> Iterator[PodDelete]:
         elif pod.incarnation < incarnation - 1:
             yield PodDelete(pod.name, pod.uid, "the log of a later incarnation is kept")
     for pod in superfluous(observed, after):
-        yield PodDelete(pod.name, pod.uid, "it is no spare any more")
+        yield PodDelete(pod.name, pod.uid, "it is no longer a spare")
 
 
 def rosters(observed: ReconcileInput, after: Status) -> Iterator[PodPatch]:

@@ -162,7 +162,7 @@ def _start_anchor_is_damaged(state: ReconcileState) -> bool:
 
 
 def _undone_again(state: ReconcileState) -> FailJob | None:
-    """Return the failure if trainers have trained to the end a second time in vain, without other failures in between.
+    """Return the failure if trainers trained to the end a second time without a result or another failure meanwhile.
 
     The restart limit does not count such ends, and another attempt would end the same way.
     """
@@ -339,7 +339,7 @@ def _with_replayed(loss: Loss, status: Status, reports: list[TrainerReport], in_
 
 
 def _in_parity(status: Status, given: RecoveryInput, data_shards: int) -> Collection[int]:
-    """Return lost shards that parity can rebuild, without those that asked it for their floor in vain."""
+    """Return lost shards that parity can rebuild, without those that did not get their floor from it."""
     shards = status.shards
     if not data_shards:
         return ()

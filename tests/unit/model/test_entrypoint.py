@@ -138,7 +138,7 @@ def train(replica: DenseReplica, steps: int) -> None:
 
 def test_replica_with_buffers_continues_from_the_tensors_of_another(spec_of: Callable[[object], ModelSpec]) -> None:
     whole, first, resumed = (DenseReplica(spec_of(Normed), seed) for seed in (1, 1, 2))
-    assert first.model.get_buffer("norm.num_batches_tracked") == 0, "the probe is no sample"
+    assert first.model.get_buffer("norm.num_batches_tracked") == 0, "the probe is not a sample"
     train(whole, 6)
     train(first, 3)
     tensors = first.tensors()

@@ -137,7 +137,7 @@ THREE = ("shard/0", "shard/1", "shard/2")
                 "trainer/1": HungEvidence(("trainer/0", "shard/0", "shard/1")),
                 "shard/2": HungEvidence(("trainer/0",)),
             },
-            id="a trainer and a shard on one lost node: the trainer would be no witness",
+            id="a trainer and a shard on one lost node: the trainer would not be a witness",
         ),
         pytest.param(
             {0: "a", 1: "b", 2: "c"},

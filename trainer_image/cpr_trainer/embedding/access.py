@@ -226,7 +226,7 @@ def as_rows(matrices: tuple[Tensor, ...]) -> Rows:
 
 
 def single_tensor(values: Embeddings) -> Tensor:
-    """Return what has to be one tensor. Raises TypeError if there is one for each band, table or feature."""
+    """Return `values` as one tensor. Raises TypeError if there is one for each band, table or feature."""
     if not isinstance(values, Tensor):
         raise TypeError(f"{len(values)} tensors in the place of one")
     return values

@@ -69,7 +69,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Found) -> Imported:
     """Write an anchor of the tensors in `found` that a job uses, and return a description of it.
 
-    Its owner is no job, but the imported model `request.name`. Raises SourceError if the tensors do not fit, ModelError
+    Its owner is the imported model `request.name`, not a job. Raises SourceError if the tensors do not fit, ModelError
     if the job's network cannot be built, StoreError. After an error its objects are deleted from the store.
 
     After the commit, objects of other imports of that name are deleted: they were killed, or can no longer commit.

@@ -66,7 +66,7 @@ class CustomMetrics(Protocol):
     def metrics(self, sums: Tensor, /) -> Mapping[str, float]:
         """Return metrics by name, 8 at most, from the sums over all samples, float64 [k].
 
-        None, a value that is no number, and a ZeroDivisionError mark a metric as undefined for these samples.
+        None, a value that is not a number, and a ZeroDivisionError mark a metric as undefined for these samples.
         """
 
 
@@ -249,7 +249,7 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
         )
     dense = torch.zeros(_PROBED_SAMPLES, spec.dense_width, device=device)
     embeddings, leaves = _probed(spec, dtype, device)
-    set_training(network, on=False)  # A probe is no sample: running statistics stay as they are.
+    set_training(network, on=False)  # A probe is not a sample: running statistics stay as they are.
     try:
         with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
             logits = start(network, dense, spec.output_shape)(embeddings)

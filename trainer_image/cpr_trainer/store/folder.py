@@ -109,7 +109,7 @@ class FolderStore:
 
     def _path(self, key: str) -> Path:
         if not key or any(piece in {"", ".", ".."} for piece in key.split("/")):
-            raise ValueError(f"{key!r} is no key")
+            raise ValueError(f"{key!r} is not a key")
         return self._root / key
 
 

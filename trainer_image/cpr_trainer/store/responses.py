@@ -140,7 +140,7 @@ def document(request: Request, response: urllib3.BaseHTTPResponse, *roots: str) 
 def read_error(request: Request, response: urllib3.BaseHTTPResponse) -> StoreError:
     """Return the error that a response without success means. Its document is read, even if its type is not XML.
 
-    A 404 with another document is no evidence about an object: it counts as an outage. Raises urllib3's errors for a
+    A 404 with another document is not evidence about an object: it counts as an outage. Raises urllib3's errors for a
     response that breaks off.
     """
     with released(response):

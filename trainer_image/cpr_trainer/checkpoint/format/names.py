@@ -85,7 +85,7 @@ def restore_record_key(job_uid: str, generation: int, index: int, incarnation: i
 
 
 def claims_prefix(job_uid: str, generation: int, index: int) -> str:
-    """Return what the keys of all claims on one shard begin with; the number of the incarnation follows."""
+    """Return the prefix of the keys of all claims on one shard; the number of the incarnation follows."""
     return f"{shard_prefix(job_uid, generation, index)}/claim-"
 
 

@@ -215,7 +215,7 @@ def read_anchor_manifest(
     except MissingError as error:
         raise wrong(key, "is missing") from error
     if not manifest.shards:
-        raise wrong(key, "is no anchor: it names no shards")
+        raise wrong(key, "is not an anchor: it names no shards")
     if place_of(manifest).manifest != key:
         raise wrong(key, "belongs elsewhere: " + place_of(manifest).manifest)
     return manifest, ref
@@ -224,7 +224,7 @@ def read_anchor_manifest(
 def read_named_anchor(store: Store, key: str) -> tuple[DenseManifest, ManifestRef]:
     """Read the manifest of an anchor that a user names. Raises UnknownAnchorError, DamagedError, StoreError."""
     if any(piece in {"", ".", ".."} for piece in key.split("/")):
-        raise UnknownAnchorError(key or "The empty key", "is no key of an object")
+        raise UnknownAnchorError(key or "The empty key", "is not a key of an object")
     return read_anchor_manifest(store, key, "", UnknownAnchorError)
 
 
