@@ -305,7 +305,7 @@ def _looked_up(
         saves=saves.saves,
         save_stall_s=coordinator.cost.stalled_s,
         commit_s=saves.commit_s,
-        early_save_s=coordinator.early_s,
+        early_save_s=coordinator.schedule.early_s,
     )
 
 

@@ -17,15 +17,12 @@ from prometheus_client.registry import Collector
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import (
     RECORDED_HEADER,
-    BestEvaluation,
-    HeldOutScores,
     Problem,
     Recorded,
     RosterNote,
     TrainerReport,
     TrainerState,
 )
-from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.control import PollInterrupts
 
 _LOG = logging.getLogger(__name__)
@@ -95,19 +92,9 @@ class StatusPublisher:
         return self._report.state
 
     @property
-    def met(self) -> AnchorRef | None:
-        """The anchor at which all trainers wait, as reported now."""
-        return self._report.met
-
-    @property
-    def evaluation(self) -> HeldOutScores | None:
-        """The last evaluation on held-out samples, as reported now."""
-        return self._report.evaluation
-
-    @property
-    def best(self) -> BestEvaluation | None:
-        """The best evaluation, as reported now."""
-        return self._report.best
+    def updated(self) -> TrainerReport:
+        """The report as `update` left it."""
+        return self._report
 
     def ready(self) -> bool:
         """Return whether this process trains, or has finished."""
@@ -143,7 +130,7 @@ class StatusPublisher:
 
     def wait_until_recorded(self, within_s: float) -> None:
         """Wait until the job's status holds the scores by group of the last evaluation, if there are any."""
-        evaluation, until = self.evaluation, monotonic() + within_s
+        evaluation, until = self._report.evaluation, monotonic() + within_s
         if evaluation is None or not evaluation.groups:
             return
         awaited = (self._report.counters.generation, evaluation.step)
