@@ -121,10 +121,7 @@ class InjectedLosses:
 
 def lost_sample_shards(losses: Sequence[StepLoss], order: BatchOrder) -> int:
     """Return the lost samples, summed over shards: the ledger's `spent`."""
-
-    def samples(step: int) -> int:
-        return samples_at(step, order.batch_size, order.total_samples)
-
+    samples = partial(samples_at, batch_size=order.batch_size, total_samples=order.total_samples)
     return sum(samples(loss.at) - samples(loss.back_to) for loss in losses)
 
 

@@ -159,6 +159,13 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
     trainer.train(show if progress else lambda _samples: None)
     took_s = perf_counter() - began
     network = trainer.replica.model.cpu().eval()  # `predict` computes on the device of the rows.
+    scored, held_out = dataset, None
+    if evaluation_data(job) is not None:
+        scored = open_evaluation(job, files_of(job), vocabularies=lambda _: vocabularies)
+    if evaluation_rows(job, scored.layout.rows):
+        arena, placement = trainer.arena, trainer.placement
+        scores = score_held_out(network, job, scored, placement, lambda rows: read_rows(arena, rows.places))
+        held_out = Score.of(scores)
     loss = trainer.scores.loss
     assert loss is not None  # noqa: S101 -- the last step was scored
     return Fitted(
@@ -166,22 +173,10 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         samples_per_s=samples / took_s,
         loss=loss,
         progressive=Score.of(trainer.scores.validation),
-        held_out=_score_held_out(job, dataset, trainer, vocabularies),
+        held_out=held_out,
         network=network,
         dataset=dataset,
         model=job.model,
         arena=trainer.arena,
         placement=trainer.placement,
     )
-
-
-def _score_held_out(
-    job: JobSpec, dataset: Dataset, trainer: SingleProcessTrainer, vocabularies: Vocabularies
-) -> Score | None:
-    if evaluation_data(job) is not None:
-        dataset = open_evaluation(job, files_of(job), vocabularies=lambda _: vocabularies)
-    if not evaluation_rows(job, dataset.layout.rows):
-        return None
-
-    model, placement = trainer.replica.model, trainer.placement
-    return Score.of(score_held_out(model, job, dataset, placement, lambda rows: read_rows(trainer.arena, rows.places)))

@@ -123,7 +123,7 @@ def spec_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], ModelSpec]:
 
 def test_seed_fixes_a_network_that_does_not_use_it(spec_of: Callable[[object], ModelSpec]) -> None:
     before = torch.get_rng_state()
-    one, same, other = (DenseReplica(spec_of(Normed), seed).state() for seed in (1, 1, 2))
+    one, same, other = (DenseReplica(spec_of(Normed), seed).live for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), before)
