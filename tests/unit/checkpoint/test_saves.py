@@ -231,7 +231,12 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     assert read_fitting_anchor(store, anchor.key, bench.layout, ()) == read_anchor(store, anchor)
     with pytest.raises(LayoutError, match="other tables"):
         read_fitting_anchor(store, anchor.key, "other layout", ())
-    for key, message in ((anchor.key + "x", "missing"), ("../other", "not a key"), ("a//b", "not a key"), ("", "not a key")):
+    for key, message in (
+        (anchor.key + "x", "missing"),
+        ("../other", "not a key"),
+        ("a//b", "not a key"),
+        ("", "not a key"),
+    ):
         with pytest.raises(UnknownAnchorError, match=message) as unknown:
             newest_dense(store, replace(job, snapshots=replace(job.snapshots, restore_from=key)), 1, None)
         assert (unknown.value.reason, "cprjob snapshots ls" in unknown.value.remedy) == ("BadSpec", True)
