@@ -161,8 +161,9 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
     """Classify the failure of a known pod; None if it starts, runs, or is a trainer that finished."""
     if pod is None:
         return _vanished()
-    if _finished(pod):
-        return None
+    end = pod.container if pod.role == "trainer" else None
+    if end and end.kind == "Terminated" and end.exit_code == ExitCode.OK and end.reason != OOM_KILLED:
+        return None  # a trainer that has trained everything
     return _by_cluster(pod) or _terminated(pod) or _leaving(pod) or _trouble(pod)
 
 
@@ -192,13 +193,6 @@ def restarted(pod: PodView) -> Failure:
 
 def _vanished() -> Failure:
     return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and its end was not observed", ended=True)
-
-
-def _finished(pod: PodView) -> bool:
-    """Return True for a trainer that has trained everything."""
-    if pod.role != "trainer" or pod.container is None or pod.container.kind != "Terminated":
-        return False
-    return pod.container.exit_code == ExitCode.OK and pod.container.reason != OOM_KILLED
 
 
 def _by_cluster(pod: PodView) -> Failure | None:

@@ -95,7 +95,9 @@ class Costs:
     ) -> Costs:
         """Return costs from measurements; None stands for the guess, which grows with the rows of a shard."""
         given = {"save_stall_s": save_stall_s, "commit_s": commit_s, "load_s": load_s, "reschedule_s": reschedule_s}
-        guesses = guessed(shard_bytes)
+        write_s, read_s = shard_bytes / WRITES_A_S, shard_bytes / READS_A_S
+        by_size = {"save_stall_s": STALLED * write_s, "commit_s": write_s, "load_s": read_s}
+        guesses = {name: max(least, by_size.get(name, least)) for name, least in GUESSES.items()}
         known = {name: guesses[name] if value is None else value for name, value in given.items()}
         return cls(**known, guessed=tuple(name for name, value in given.items() if value is None))
 
@@ -221,13 +223,6 @@ def after_quiet(estimate: FailureEstimate, seconds: float) -> FailureEstimate:
     Pending, paused and suspended time is not training.
     """
     return FailureEstimate(estimate.alpha, estimate.beta_s + max(seconds, 0.0), estimate.lost_per_failure)
-
-
-def guessed(shard_bytes: int) -> dict[str, float]:
-    """Return the values to assume for shards with `shard_bytes` bytes of rows."""
-    commit_s, load_s = shard_bytes / WRITES_A_S, shard_bytes / READS_A_S
-    by_size = {"save_stall_s": STALLED * commit_s, "commit_s": commit_s, "load_s": load_s}
-    return {name: max(least, by_size.get(name, least)) for name, least in GUESSES.items()}
 
 
 def running(old: float | None, measured: float) -> float:

@@ -58,7 +58,10 @@ def complete(state: ReconcileState) -> ReconcileState:
     # predecessor was not observed, that process may have continued for a while. One that dies before is replaced.
     unreported = any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
     if result is not None and unreported:
-        return with_late_shards_lost(state.to(_with_result(status, result)))
+        # The anchor has a save of every member. A shard that does not find its save reports that.
+        shards = (s if s.state == "BelowFloor" else s.evolve(saved_samples=result.samples) for s in status.shards)
+        dense = status.dense.evolve(saved_samples=result.samples)
+        return with_late_shards_lost(state.to(status.evolve(result=result, shards=tuple(shards), dense=dense)))
     if result is not None:
         done = succeed(state, result)
         if not is_overspent(done.status):
@@ -173,13 +176,6 @@ def with_late_shards_lost(state: ReconcileState) -> ReconcileState:
         if isinstance(fact, Active) and report and waits and is_current(state.status, report):
             found[shard.name] = Lost(fact.pod, _TOO_LATE)
     return replace(state, facts=found)
-
-
-def _with_result(status: Status, result: Anchor) -> Status:
-    """Set the final anchor, which has a save of every member. A shard that does not find its save reports that."""
-    shards = tuple(s if s.state == "BelowFloor" else s.evolve(saved_samples=result.samples) for s in status.shards)
-    dense = status.dense.evolve(saved_samples=result.samples)
-    return status.evolve(result=result, shards=shards, dense=dense)
 
 
 def _without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:

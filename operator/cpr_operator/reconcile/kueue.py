@@ -25,7 +25,6 @@ class Queue:
 
     enabled: the operator may use Kueue.
     known: the API server has answered whether there is a Workload.
-    workload: the job's Workload, None if there is none.
     flavors: the ResourceFlavors, by name, with which the Workload was admitted.
     refused: the API server's message, if it refused a request for the Workload.
     """

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
-from cpr_operator.api.status import Anchor, Shard, Status, Trainer
+from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.desired.names import Role
+from cpr_operator.desired.rosters import start_anchor
 from cpr_operator.failures import Failure, Trouble, classify, failure_of, hung, restarted
 from cpr_operator.reconcile.spares import as_members
 from cpr_operator.reconcile.types import (
@@ -104,11 +105,6 @@ def is_premature(state: ReconcileState, leader: TrainerReport) -> bool:
     reported = any(isinstance(state.report_of(shard), ShardReport) for shard in state.status.shards)
     serving = any(shard.state == "Ready" for shard in state.status.shards)
     return leader.state in AT_WORK and leader.result is None and reported and not serving
-
-
-def start_anchor(status: Status) -> Anchor | None:
-    """Return the anchor that this generation started from; None: step 0."""
-    return status.forks[-1].anchor if status.forks else None
 
 
 def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:

@@ -12,9 +12,10 @@ from cpr_contract.spec import samples_at
 from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.sizes import data_shards_of, recoverable
 from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
+from cpr_operator.desired.rosters import start_anchor
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
 from cpr_operator.reconcile.members import begins_incident, counts
-from cpr_operator.reconcile.observe import end_of_predecessor, flush_of, is_current, start_anchor, takes_part
+from cpr_operator.reconcile.observe import end_of_predecessor, flush_of, is_current, takes_part
 from cpr_operator.reconcile.types import (
     Active,
     Done,

@@ -23,6 +23,7 @@ from cpr_operator.api.status import (
     WorkerCount,
 )
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.desired.rosters import start_anchor
 from cpr_operator.ledger import Ranges, length, limit_of, union
 from cpr_operator.reconcile.members import Cost, M, edited, with_cost
 from cpr_operator.reconcile.observe import (
@@ -32,7 +33,6 @@ from cpr_operator.reconcile.observe import (
     is_premature,
     is_settled,
     on_lineage,
-    start_anchor,
     takes_part,
 )
 from cpr_operator.reconcile.plan import after_replay, after_report, with_reported_replay
