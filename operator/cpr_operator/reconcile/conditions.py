@@ -334,9 +334,8 @@ def _reported(
     A trainer that starts, or has another problem, may report it later, so the condition stays unchanged meanwhile.
     """
     having = [trainer.name for trainer in status.trainers if trainer.problem == problem]
+    all_well = all(is_settled(trainer) and not trainer.problem for trainer in status.trainers)
     if having:
         yield ConditionUpdate(kind, "True", bad[0], f"{listed(having)}: {bad[1]}")
-    elif any(c.type == kind for c in status.conditions) and all(
-        is_settled(t) and not t.problem for t in status.trainers
-    ):
+    elif all_well and any(condition.type == kind for condition in status.conditions):
         yield ConditionUpdate(kind, "False", *good)

@@ -271,6 +271,5 @@ def _is_stalled(observed: ReconcileInput, members: Sequence[Shard | Trainer]) ->
     paused = (r.problem for r in reports if isinstance(r, TrainerReport) and r.state is TrainerState.PAUSED)
     harmless = {PRECISION_EMULATED, SPILL_UNAVAILABLE, IDS_SPELLED_TWICE}
     missed = {name for report in reports for name in report.silent}
-    return any(problem is None or problem.reason in harmless for problem in paused) or not missed.isdisjoint(
-        member.name for member in members if member.state != "Finished"
-    )
+    waits = any(problem is None or problem.reason in harmless for problem in paused)
+    return waits or any(member.name in missed and member.state != "Finished" for member in members)

@@ -177,9 +177,8 @@ def _admitted(queue: Queue, workload: Manifest) -> Admitted | Waits:
         pending = [f"{c['name']}: {c.get('message', '')}" for c in _checks(workload) if c.get("state") != "Ready"]
         return Waits("AdmissionChecks", "; ".join(pending) or f"{name} has quota for the job, and checks it")
     condition = next((each for each in _conditions(workload) if each.get("type") == RESERVED), {})
-    return Waits(
-        "WaitsForQuota", str(condition.get("message", "")) or f"the job waits for its turn in the queue {name}"
-    )
+    message = str(condition.get("message", "")) or f"the job waits for its turn in the queue {name}"
+    return Waits("WaitsForQuota", message)
 
 
 def _placement(queue: Queue, workload: Manifest, assigned: Manifest) -> Placement:

@@ -232,11 +232,9 @@ def _hung(
         for name, m in active.items()
     }
     # Others on the node of a member that failed this recently may have failed at the same moment.
-    silence_s, failed = (
-        observed.job.spec.failure_policy.silence_seconds,
-        ((n, m) for n, m in members.items() if m.avoid),
-    )
-    failed_nodes = {m.avoid: n for n, m in failed if m.lost_at is not None and observed.now - m.lost_at <= silence_s}
+    silence_s = observed.job.spec.failure_policy.silence_seconds
+    lost = ((m.avoid, name, m.lost_at) for name, m in members.items() if m.avoid and m.lost_at is not None)
+    failed_nodes = {node: name for node, name, lost_at in lost if observed.now - lost_at <= silence_s}
     return with_unwatched(find_hung(peers, missed, failed_nodes), peers, on_lost_node)
 
 

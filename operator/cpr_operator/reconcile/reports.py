@@ -198,9 +198,7 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     """Return the status with a current report of the leader."""
     status = with_total(state.spec, state.status, report.total_samples)
     # The best evaluation that no rollback has undone. A new leader may not have it in its report yet.
-    best = BestModel.of(report.best) if report.best is not None else status.best
-    if report.best is None and best is not None and not restorable(status, (best.anchor,)):
-        best = None
+    best = status.best if status.best is not None and restorable(status, (status.best.anchor,)) else None
     if takes_part(report):
         # Before the progress is set: the samples since the last report are the difference of both.
         status = after_report(state.spec, status, report, state.now)
@@ -208,7 +206,7 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     status = status.evolve(
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
-        best=best,
+        best=best if report.best is None else BestModel.of(report.best),
     )
     if report.dense_save is not None and on_lineage(status, state.observed.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
