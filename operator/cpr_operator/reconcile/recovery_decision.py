@@ -329,8 +329,8 @@ def _with_replayed(loss: Loss, status: Status, reports: list[TrainerReport], in_
         saved = max(saved, 0, *(samples for r in own for samples in r.shard_saves[loss.index : loss.index + 1]))
         if loss.index in in_parity:
             held = (samples for r in own for samples in r.shard_protected[loss.index : loss.index + 1])
-            # What parity held at the last report only grows while its holders are active. A shard that is lost again
-            # before it was restored keeps its floor.
+            # The samples in parity at the last report only grow while its holders are active. A shard that is lost
+            # again before it was restored keeps its floor.
             floor = 0 if shard.lost_at is None else shard.floor_samples
             saved = max(saved, *held, status.progress.protected_samples or 0, floor)
     dropped = [r.forgotten[loss.index] if loss.index < len(r.forgotten) else -1 for r in reports]

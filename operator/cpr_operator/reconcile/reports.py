@@ -219,7 +219,7 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
     left, rate = report.total_samples - report.samples, report.samples_per_s
     # The last evaluation that no rollback has undone: a new leader has no earlier one.
     known = before.held_out if before.held_out is not None and before.held_out.samples <= report.samples else None
-    # What parity or a save holds of every shard: nothing without parity, or before all reports.
+    # The samples that parity or a save holds of every shard: none without parity, or before all reports.
     protected = tuple(map(max, zip(report.shard_protected, report.shard_saves, strict=False)))
     return Progress(
         step=report.step,
