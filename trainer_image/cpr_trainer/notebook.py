@@ -92,19 +92,14 @@ class Fitted:
         if table not in names:
             raise ValueError(f"there is no table {table!r}: use one of {', '.join(names)}")
         place = names.index(table)
-        numbers, size = np.asarray(ids, np.int64), self.model.tables[place].rows
-        if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < size):
-            raise ValueError(f"the rows of table {table!r} are numbered from 0 to {size - 1}")
+        numbers = _checked(ids, self.model.tables[place].rows, f"table {table!r}")
         segment = self.arena.segments[int(self.placement.band_of[place])]
         found: Floats = segment.rows[segment.within(self.placement.places(numbers + self.placement.offsets[place]))]
         return found
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Return some rows of the dataset, by their numbers from 0. Raises ValueError for other numbers."""
-        numbers, size = np.asarray(rows, np.int64), self.dataset.layout.rows
-        if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < size):
-            raise ValueError(f"the rows of the dataset are numbered from 0 to {size - 1}")
-        return self.dataset.take(numbers)
+        return self.dataset.take(_checked(rows, self.dataset.layout.rows, "the dataset"))
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Floats:
@@ -121,6 +116,13 @@ class Fitted:
             outputs[:, : len(self.model.labels)].sigmoid_()
         predicted: Floats = outputs.numpy()
         return predicted
+
+
+def _checked(numbers: Sequence[int] | Ints, size: int, what: str) -> Ints:
+    found = np.asarray(numbers, np.int64)
+    if found.size and not (int(found.min()) >= 0 and int(found.max()) < size):
+        raise ValueError(f"the rows of {what} are numbered from 0 to {size - 1}")
+    return found
 
 
 def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:

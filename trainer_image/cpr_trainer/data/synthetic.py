@@ -70,7 +70,6 @@ class SyntheticDataset:
         """Do nothing: rows are computed, not read."""
 
     def take(self, indices: Ints) -> Batch:
-        """Return the samples at `indices`, int64 [n]."""
         raw = self.raw(indices)
         return Batch(count_features(raw.counts), self._ids(raw.categories), raw.labels.astype(np.float32))
 

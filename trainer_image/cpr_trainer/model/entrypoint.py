@@ -118,21 +118,19 @@ def start(network: nn.Module, dense: Tensor, outputs: Sequence[int] = ()) -> Cal
 
     Both parts raise ModelError.
     """
-    shape = (len(dense), *outputs)
-    if not isinstance(network, Overlapping):
-        return partial(_end, network, "forward", partial(network, dense), shape)
-    with _calls(network, "before_embeddings"):
-        begun = network.before_embeddings(dense)
-    return partial(_end, network, "with_embeddings", partial(network.with_embeddings, begun), shape)
+    method, end = "forward", partial(network, dense)
+    if isinstance(network, Overlapping):
+        with _calls(network, "before_embeddings"):
+            begun = network.before_embeddings(dense)
+        method, end = "with_embeddings", partial(network.with_embeddings, begun)
 
+    def finish(embeddings: Any) -> Tensor:
+        with _calls(network, method):
+            logits = end(embeddings)
+        _require_shape(network, method, logits, (len(dense), *outputs))
+        return logits  # type: ignore[no-any-return]
 
-def _end(
-    network: nn.Module, method: str, end: Callable[[Any], Tensor], shape: Sequence[int], embeddings: Any
-) -> Tensor:
-    with _calls(network, method):
-        logits = end(embeddings)
-    _require_shape(network, method, logits, shape)
-    return logits
+    return finish
 
 
 def traced(network: nn.Module, dense: Tensor, embeddings: Any) -> Tensor:
