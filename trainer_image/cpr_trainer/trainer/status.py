@@ -69,15 +69,14 @@ class StatusPublisher:
 
     `fill_in` adds values that are looked up when a report is requested; it must not block. A wait for others that lasts
     longer than `pause_after_s` is a pause. `recorded` is the part of the job's status that the operator returned last.
-    `lasting_problem` stays until the process ends and does not stop training; it is reported while there is no other.
     """
 
-    def __init__(self, first: TrainerReport, lasting_problem: Problem | None = None) -> None:
+    def __init__(self, first: TrainerReport) -> None:
         self.fill_in: Callable[[TrainerReport], TrainerReport] = lambda report: report
         self.pause_after_s = 1.0
         self.recorded = Recorded(0, "", 0)
         self._report = first
-        self._lasting_problem = lasting_problem
+        self._lasting_problem: Problem | None = None
         self._lock = threading.Lock()
         self._waited_s = 0.0
 
@@ -101,7 +100,7 @@ class StatusPublisher:
         return self.state in _READY
 
     def add_lasting_problem(self, problem: Problem) -> None:
-        """Log a problem that stays until the process ends, and report it unless another one is reported already."""
+        """Log a problem that does not stop training, and report it until the end while there is no other."""
         _LOG.warning("%s %s", problem.message, problem.remedy)
         self._lasting_problem = self._lasting_problem or problem
 
