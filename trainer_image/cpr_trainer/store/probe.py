@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from cpr_trainer.errors import DataError
@@ -58,8 +58,13 @@ def probe(connection: Connection, bucket: str, folder: str) -> None:
     try:
         with translated(connection.field):
             for ability, test in tests.items():
-                with _recorded(missing, ability, connection.endpoint):
+                try:
                     test()
+                except _AbilityMissingError as error:
+                    missing[ability] = str(error)
+                except StoreUnsuitableError as error:
+                    reason = error.message.rstrip(".").replace(f"The store at {connection.endpoint}", "the server")
+                    missing[ability] = reason
     except StoreError:
         with contextlib.suppress(StoreError, _AbilityMissingError), translated(connection.field):
             server.deletes()
@@ -82,17 +87,6 @@ def probe(connection: Connection, bucket: str, folder: str) -> None:
 
 class _AbilityMissingError(Exception):
     """The server lacks an ability; the text describes its behaviour."""
-
-
-@contextlib.contextmanager
-def _recorded(missing: dict[str, str], ability: str, endpoint: str) -> Iterator[None]:
-    """Record an ability that the server lacks, and the reason, in `missing`."""
-    try:
-        yield
-    except _AbilityMissingError as error:
-        missing[ability] = str(error)
-    except StoreUnsuitableError as error:
-        missing[ability] = error.message.rstrip(".").replace(f"The store at {endpoint}", "the server")
 
 
 class _Server:

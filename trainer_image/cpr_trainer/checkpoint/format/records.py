@@ -75,7 +75,7 @@ def write_restore_record(store: Store, record: RestoreRecord) -> None:
 
     Raises StoreError; ExistsError if another process recorded another choice under this incarnation.
     """
-    write_once(store, _key_of(record), record)
+    write_once(store, restore_record_key(record), record)
 
 
 def rewrite_restore_record(store: Store, record: RestoreRecord) -> None:
@@ -86,9 +86,9 @@ def rewrite_restore_record(store: Store, record: RestoreRecord) -> None:
     try:
         write_restore_record(store, record)
     except ExistsError:
-        if read_restore_record(store, _key_of(record)) is not None:
+        if read_restore_record(store, restore_record_key(record)) is not None:
             raise
-        store.put(_key_of(record), to_json(record).encode())
+        store.put(restore_record_key(record), to_json(record).encode())
 
 
 def read_restore_record(store: Store, key: str) -> RestoreRecord | None:
@@ -97,11 +97,7 @@ def read_restore_record(store: Store, key: str) -> RestoreRecord | None:
         record, _ = read_document(store, RestoreRecord, key)
     except DamagedError:
         return None
-    return record if _key_of(record) == key else None
-
-
-def _key_of(record: RestoreRecord) -> str:
-    return restore_record_key(record.job_uid, record.generation, record.index, record.incarnation)
+    return record if restore_record_key(record) == key else None
 
 
 def read_frozen(store: Store, kind: type[FrozenInput], key: str) -> FrozenInput | None:
