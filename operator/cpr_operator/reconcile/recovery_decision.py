@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
 
@@ -207,17 +207,15 @@ def _losses(state: ReconcileState) -> Iterator[Loss]:
 
 def _dense_below_floor(state: ReconcileState) -> int | None:
     """Return the samples of the newest dense save, if a trainer waits because it is older than the floor."""
-    for trainer in state.status.trainers:
-        report = state.report_of(trainer)
-        if (
-            isinstance(report, TrainerReport)
-            and report.state is TrainerState.BELOW_FLOOR
-            and is_current(state.status, report)
-        ):
-            offered = report.dense_save.samples if report.dense_save else 0
-            if offered < state.status.dense.floor_samples:
-                return offered
-    return None
+    waiting = (r for r in _current_reports(state).values() if r.state is TrainerState.BELOW_FLOOR)
+    offers = (report.dense_save.samples if report.dense_save else 0 for report in waiting)
+    return next((samples for samples in offers if samples < state.status.dense.floor_samples), None)
+
+
+def _current_reports(state: ReconcileState) -> Mapping[int, TrainerReport]:
+    """Return the trainers' reports of the present generation, by index."""
+    reports = ((trainer.index, state.report_of(trainer)) for trainer in state.status.trainers)
+    return {i: r for i, r in reports if isinstance(r, TrainerReport) and is_current(state.status, r)}
 
 
 def _survives(state: ReconcileState, trainer: Trainer) -> bool:
@@ -297,8 +295,7 @@ def _with_replay(state: ReconcileState, given: RecoveryInput) -> RecoveryInput:
     policy = replay_in_force(state.spec, status)
     if not policy.enabled:
         return given
-    reported = ((t.index, state.report_of(t)) for t in status.trainers)
-    reports = {index: r for index, r in reported if isinstance(r, TrainerReport) and is_current(status, r)}
+    reports = _current_reports(state)
     active = {t.index for t in status.trainers if isinstance(state.facts[t.name], Active | Terminating)}
     in_parity = _in_parity(status, given, data_shards_of(state.spec, policy))
     replaying = [report for index, report in reports.items() if index in active]
