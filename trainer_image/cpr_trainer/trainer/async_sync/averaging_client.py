@@ -5,6 +5,7 @@ A leader that is gone or hangs stops the averages, not the worker: the thread co
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 from cpr_contract.codec import to_json
@@ -31,7 +32,8 @@ class AveragingClient(AveragingThread):
         pack: Callable[[], bytes],
         delays_s: Callable[[], Iterator[float]],
     ) -> None:
-        super().__init__("averaging-client")
+        super().__init__()
+        self._thread = threading.Thread(target=self._run, name="averaging-client", daemon=True)
         self._listener = listener
         self._liveness = liveness
         self._leader = leader

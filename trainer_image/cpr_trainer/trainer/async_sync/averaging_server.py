@@ -5,6 +5,7 @@ No worker ever waits for it. A round of MA or BMUF waits a second at most for a 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
 
@@ -35,7 +36,8 @@ class AveragingServer(AveragingThread):
         combiner: Combiner,
         send_state: Callable[[int, Channel], None],
     ) -> None:
-        super().__init__("averaging-server")
+        super().__init__()
+        self._thread = threading.Thread(target=self._run, name="averaging-server", daemon=True)
         self._inbox = inbox
         self._admit = admit
         self._averaging = averaging

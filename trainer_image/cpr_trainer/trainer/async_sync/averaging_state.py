@@ -133,10 +133,9 @@ class AveragingState:
 class AveragingThread:
     """Runs `_run_once` again and again on a thread. `check` raises on the main thread what has ended it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         self._ended = threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def check(self) -> None:
         """Raise the error that has ended the thread, or the leader's last message (Finished, Superseded)."""
