@@ -1,7 +1,4 @@
-"""The feature transform of a model (`transform.json`): from raw columns to numeric features and rows of tables.
-
-It computes what training computes.
-"""
+"""The feature transform of a model (`transform.json`): from raw columns to numeric features and rows of tables."""
 
 from __future__ import annotations
 

@@ -58,7 +58,17 @@ def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = No
     null) is 0, and so are features that the data does not have. For categories see `_ids_of`.
     """
     table, errors = parsed.table, RowErrors()
-    labels = _labels(table, columns, errors)
+    predicted: list[NDArray[Any]] = []
+    for name in columns.labels:
+        values = _numbers_of(table.column(name))
+        _add_errors(errors, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
+        predicted.append((values == 1).astype(np.uint8))
+    for name in columns.targets:
+        values = _numbers_of(table.column(name))
+        wrong = ~np.isfinite(values)
+        _add_errors(errors, f"column {name}", table.column(name), wrong, "a number")
+        predicted.append(np.where(wrong, 0, values).astype(np.float32))
+    labels = predicted[0] if len(predicted) == 1 else np.stack(predicted, axis=1)
     dense = np.zeros((table.num_rows, columns.width), np.float32)
     for place, name in enumerate(columns.counts + columns.numbers):
         values = _numbers_of(table.column(name))
@@ -68,21 +78,6 @@ def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = No
     groups = None if columns.group is None else _groups_of(table.column(columns.group))
     rows = Rows(dense, _ids_of(table, columns, errors, features), labels, errors, groups)
     return _with_ragged(rows, parsed.ragged) if parsed.ragged else rows
-
-
-def _labels(table: Any, columns: Columns, errors: RowErrors) -> NDArray[Any]:
-    """Return labels and targets, see `Rows`; note the rows with an absent or wrong one."""
-    found: list[NDArray[Any]] = []
-    for name in columns.labels:
-        values = _numbers_of(table.column(name))
-        _add_errors(errors, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
-        found.append((values == 1).astype(np.uint8))
-    for name in columns.targets:
-        values = _numbers_of(table.column(name))
-        wrong = ~np.isfinite(values)
-        _add_errors(errors, f"column {name}", table.column(name), wrong, "a number")
-        found.append(np.where(wrong, 0, values).astype(np.float32))
-    return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
 def _with_ragged(rows: Rows, ragged: dict[int, str]) -> Rows:
