@@ -167,8 +167,8 @@ class Stream:
         self._frontier = self._next_frontier = (0,) * len(self._views)
         for in_parity, log, sealed in zip(self._in_parity, self._log, self._sealed, strict=True):
             in_parity[:] = False
-            log.clear()
-            sealed.clear()
+            log.used = 0
+            sealed.used = 0
 
     def adopt(self, point: Point) -> None:
         """Start with a parity that has the current rows of the whole part, at this point."""
@@ -199,9 +199,9 @@ class Stream:
         free_bytes = max(most_bytes - sum(log.nbytes for log in self._sealed), most_bytes // 2)
         frontier = list[int]()
         for segment, log in enumerate(self._sealed):
-            self._log[segment].clear()
+            self._log[segment].used = 0
             delta = self._scratch[segment]
-            delta.clear()
+            delta.used = 0
             if log.used:  # the next change of these rows has to be noted again
                 now = delta.add(log.at)
                 self._views[segment].read(log.at.astype(np.int64), now)
@@ -224,7 +224,7 @@ class Stream:
         self.settled, self.in_flight = self.in_flight.after, None
         self._frontier = self._next_frontier
         for sealed in self._sealed:
-            sealed.clear()
+            sealed.used = 0
 
     def as_of(self, point: Point, segment: int, first: int, end: int) -> Image | None:
         """Return rows [first, end) of a segment's part as of a point in the parity; None if it is another point.

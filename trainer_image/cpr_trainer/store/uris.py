@@ -58,10 +58,8 @@ class Uris:
         ca_file: Path | None = None,
         field: str = JOBS_STORE,
     ) -> None:
-        self._spec = spec
-        self._credentials_dir = credentials_dir
-        self._ca_file = ca_file
-        self._field = field
+        self._endpoint = spec.endpoint
+        self._connect = partial(connect, spec, credentials_dir, ca_file, field)
 
     def find(self, uri: str) -> tuple[str, ...]:
         """Return the URIs of the files that `uri` names, sorted; a URI of a single file is returned unchecked.
@@ -118,12 +116,12 @@ class Uris:
 
     @cached_property
     def _s3(self) -> DataStore:
-        if is_file_uri(self._spec.endpoint):
+        if is_file_uri(self._endpoint):
             raise DataError(
                 "Data in S3 needs an S3 endpoint, and snapshots.store is a folder.",
                 "Give data.uri as file:///path, or state the endpoint of the data in data.store.",
             )
-        return S3Data(connect(self._spec, self._credentials_dir, self._ca_file, self._field))
+        return S3Data(self._connect())
 
     @cached_property
     def _arrow(self) -> DataStore:
