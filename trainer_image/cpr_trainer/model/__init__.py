@@ -1,1 +1,1 @@
-"""The dense network, of which every trainer has a replica; no module here depends on embedding rows."""
+"""The dense network: every trainer has a replica. No module here depends on embedding rows."""
