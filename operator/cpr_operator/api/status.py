@@ -39,12 +39,9 @@ from cpr_operator.api.member_status import (
     Dense,
     Member,
     Predecessor,
-    Role,
     Shard,
-    ShardPhase,
     Spare,
     Trainer,
-    TrainerPhase,
 )
 from cpr_operator.api.pod_placement import Quota
 from cpr_operator.api.progress_status import GroupScores, HeldOut, Point, Progress
@@ -57,8 +54,6 @@ __all__ = [
     "MAX_FORKS",
     "MAX_HISTORY",
     "MAX_RESTARTS",
-    "MAX_SHARDS",
-    "MAX_TRAINERS",
     "TERMINAL_PHASES",
     "Anchor",
     "BestModel",
@@ -77,22 +72,17 @@ __all__ = [
     "Overhead",
     "Phase",
     "Plan",
-    "Point",
     "Policy",
     "Predecessor",
     "Progress",
-    "Quota",
     "Recovery",
-    "Role",
     "Runtime",
     "Shard",
-    "ShardPhase",
     "Shown",
     "SourceJob",
     "Spare",
     "Status",
     "Trainer",
-    "TrainerPhase",
 ]
 
 Phase = Literal[

@@ -18,6 +18,7 @@ from cpr_operator.cli.command_options import ListingForm
 from cpr_operator.cli.console import plain_table
 from cpr_operator.cli.progress_display import members
 from cpr_operator.cli.report import clock, facts, failures, headline, overall_speed
+from cpr_operator.client.job import value_at
 from cpr_operator.policy.plan import duration
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ def table(jobs: Iterable[Job], now: float, *, wide: bool = False, namespaces: bo
 
 def cell(document: Mapping[str, Any], column: Column, now: float) -> str:
     """Return the text of a printer column; times are ages at `now`, in seconds since the epoch."""
-    value: Any = document
-    for key in column.path.removeprefix(".").split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+    value = value_at(document, column.path.removeprefix("."))
     if value is None:
         return ""
     return duration(max(0.0, now - (epoch(value) or 0.0))) if column.type == "date" else str(value)

@@ -88,6 +88,14 @@ class Event:
         return event_line(self.type, self.reason, self.message)
 
 
+def value_at(document: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path such as `status.progress.percent`; None if it is absent."""
+    value: Any = document
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 def phase(job: Mapping[str, Any]) -> str:
     """Return the phase of a plain object; empty before the operator has seen the job."""
     return str((job.get("status") or {}).get("phase", ""))

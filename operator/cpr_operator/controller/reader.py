@@ -27,7 +27,6 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import JobCache
-from cpr_operator.controller.priority import lists_all_members
 from cpr_operator.controller.quota import read_queue
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.template import Restriction
@@ -113,8 +112,9 @@ class JobReader:
         priority, events = cache.read_priority, cache.events
         if priority is Priority.REGULAR and not job.deleting and not job.spec.suspend:
             listed = await self.cluster.at(priority).list_pods(view, cached=True)
-            if lists_all_members(job.status, listed):
+            if {member.uid for member in job.status.members} <= {pod.uid for pod in listed}:
                 return listed
+            # A pod that a cache lacks may still exist.
             priority = Priority.RECOVERY
         listed = await self.cluster.at(min(priority, Priority.BEGIN)).list_pods(view)
         cache.listed = events
@@ -131,7 +131,9 @@ class JobReader:
             now=self.clock(),
             refusals=cache.refusals | cache.prerequisites.refusals,
             admission_gate=await self.admission_gate() if self.admission_gate and is_new else None,
-            anchors_in_use=await read_anchors_in_use(self.cluster, job),
+            anchors_in_use=anchors_in_use(job, await self.cluster.list_jobs((job.id.namespace,)))
+            if job.deleting and job.has_finalizer
+            else (),
             terminating=cache.terminating or cache.prerequisites.terminating,
             key_digest=cache.prerequisites.digest,
             restriction=self.restriction,
@@ -145,7 +147,8 @@ class JobReader:
         observed = await self._with_warnings(observed, cache)
         observed = await self._with_reports(observed, first_round(observed), cache)
         observed = await self._with_reports(observed, second_round(observed), cache)
-        observed = await self._with_lost_node(observed, suspects(observed))
+        if (silent := suspects(observed)) and not any(await asyncio.gather(*map(self.cluster.reaches, silent))):
+            observed = replace(observed, lost_node=silent[0].node)
         cache.leader_unresponsive = observed.leader_report is None
         return replace(observed, ending=cache.ending(unreported_ends(observed), observed.now))
 
@@ -191,12 +194,6 @@ class JobReader:
             return None if answer is None else parse_report(pod, answer)
         async with parsing:
             return await asyncio.to_thread(parse_report, pod, answer)
-
-    async def _with_lost_node(self, observed: ReconcileInput, pods: tuple[PodView, ...]) -> ReconcileInput:
-        """The input with the node of these pods as lost, if none of them can be reached."""
-        if any(await asyncio.gather(*(self.cluster.reaches(pod) for pod in pods))):
-            return observed
-        return replace(observed, lost_node=pods[0].node if pods else "")
 
 
 class InstalledCrd:
@@ -266,13 +263,6 @@ async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
         return (await cluster.get_job(job.id.namespace, restore.job),)
     except NotFoundError:
         return ()
-
-
-async def read_anchors_in_use(cluster: Cluster, job: Job) -> tuple[str, ...]:
-    """The anchors of a job under deletion that other jobs of its namespace restore from; else none."""
-    if not (job.deleting and job.has_finalizer):
-        return ()
-    return anchors_in_use(job, await cluster.list_jobs((job.id.namespace,)))
 
 
 def parse_report(pod: PodView, answer: bytes) -> Report | None:

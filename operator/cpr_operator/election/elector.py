@@ -13,7 +13,7 @@ import random
 import socket
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -22,7 +22,7 @@ from cpr_operator.cluster.protocol import (
     NotFoundError,
     UnavailableError,
 )
-from cpr_operator.election.lease import NONE, Lease, Leases, ObservedLease, decide_takeover, observe, released, taken
+from cpr_operator.election.lease import NONE, Lease, Leases, ObservedLease, decide_takeover, observe, taken
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,8 @@ class Elector:
             async with asyncio.timeout(self._timing.request_s):
                 lease = await self._leases.read()
                 if lease is not None and lease.holder == self._me:
-                    self._observe(await self._leases.replace(released(lease, self._stamp())))
+                    free = replace(lease, holder="", duration_s=1, renewed=self._stamp())  # the next one need not wait
+                    self._observe(await self._leases.replace(free))
         except (ClusterError, TimeoutError) as error:
             logger.info("the lease is not released, but expires: %s: %s", type(error).__name__, error)
 

@@ -90,11 +90,6 @@ def taken(lease: Lease, me: str, duration_s: int, stamp: str) -> Lease:
     )
 
 
-def released(lease: Lease, stamp: str) -> Lease:
-    """The lease after its holder has released it: the next one need not wait."""
-    return replace(lease, holder="", duration_s=1, renewed=stamp)
-
-
 def from_object(found: Mapping[str, Any]) -> Lease:
     """Read a Lease object; a field that is missing is empty."""
     spec = found.get("spec") or {}
@@ -106,23 +101,6 @@ def from_object(found: Mapping[str, Any]) -> Lease:
         transitions=spec.get("leaseTransitions") or 0,
         resource_version=found["metadata"]["resourceVersion"],
     )
-
-
-def to_object(lease: Lease, namespace: str, name: str) -> dict[str, Any]:
-    """The Lease object; with a resource version the server refuses it if it was written since."""
-    version = {"resourceVersion": lease.resource_version} if lease.resource_version else {}
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"namespace": namespace, "name": name, **version},
-        "spec": {
-            "holderIdentity": lease.holder,
-            "leaseDurationSeconds": lease.duration_s,
-            "acquireTime": lease.acquired,
-            "renewTime": lease.renewed,
-            "leaseTransitions": lease.transitions,
-        },
-    }
 
 
 class Leases(Protocol):
@@ -166,4 +144,17 @@ class ClusterLeases:
         return from_object(await self._server.replace(f"{self._path}/{self._name}", self._object(lease)))
 
     def _object(self, lease: Lease) -> dict[str, object]:
-        return to_object(lease, self._namespace, self._name)
+        """The Lease object; with a resource version the server refuses it if it was written since."""
+        version = {"resourceVersion": lease.resource_version} if lease.resource_version else {}
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"namespace": self._namespace, "name": self._name, **version},
+            "spec": {
+                "holderIdentity": lease.holder,
+                "leaseDurationSeconds": lease.duration_s,
+                "acquireTime": lease.acquired,
+                "renewTime": lease.renewed,
+                "leaseTransitions": lease.transitions,
+            },
+        }

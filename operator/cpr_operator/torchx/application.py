@@ -15,6 +15,7 @@ from torchx.specs import AppDef, Resource, RetryPolicy, Role
 from torchx.specs.finder import ComponentValidationException
 
 from cpr_contract import env
+from cpr_operator.api.quantities import main_container
 from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.cli import document
 from cpr_operator.cli.command_errors import DocumentError
@@ -126,9 +127,7 @@ def _checked(job: Any) -> Manifest:
 
 def _resource(template: Mapping[str, Any]) -> Resource:
     """Return the requests of a pod, rounded up to whole processors and MiB."""
-    containers = (template.get("spec") or {}).get("containers") or ()
-    main: Mapping[str, Any] = next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
-    named = main.get("resources") or {"requests": DEFAULT_RESOURCES}
+    named = main_container(template).get("resources") or {"requests": DEFAULT_RESOURCES}
     requested = {**(named.get("limits") or {}), **(named.get("requests") or {})}
     return Resource(
         cpu=_amount(requested.get("cpu", 0)),
