@@ -5,8 +5,7 @@ One table for pydantic and for a real API server; `bound_cases` and `change_case
 
 from __future__ import annotations
 
-from cpr_operator.api.rules.evaluation_rules import MAX_GROUPED
-from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY, MOST_PORTION
+from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY, MAX_GROUPED, MOST_PORTION
 from support.data_cases import DATA
 from support.documents import (
     ABSENT,

@@ -22,8 +22,7 @@ from cpr_operator.api.base import (
     ObjectName,
     SpecModel,
 )
-from cpr_operator.api.data_spec import Data
-from cpr_operator.api.evaluation_spec import Evaluation
+from cpr_operator.api.data_spec import Data, Evaluation
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.rules.rule import fail

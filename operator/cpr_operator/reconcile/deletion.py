@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from cpr_contract import env
 from cpr_contract.reports import Deleted, ExitCode, Problem
+from cpr_operator.api.snapshots_spec import Store
 from cpr_operator.api.status import TERMINAL_PHASES
-from cpr_operator.api.store_spec import Store
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.store_pod import cleanup_pod
