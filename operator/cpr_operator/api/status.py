@@ -37,15 +37,16 @@ from cpr_operator.api.base import (
 from cpr_operator.api.cost_status import Budget, Counted, Ledger, Overhead, Plan, Policy
 from cpr_operator.api.member_status import (
     Dense,
+    FailureRecord,
     Member,
     Predecessor,
+    Recovery,
     Shard,
     Spare,
     Trainer,
 )
 from cpr_operator.api.pod_placement import Quota
 from cpr_operator.api.progress_status import GroupScores, HeldOut, Point, Progress
-from cpr_operator.api.recovery_status import FailureRecord, Recovery
 
 #: All parts of a status can be imported from here.
 __all__ = [

@@ -132,15 +132,12 @@ def bench_commands() -> Iterator[typer.Typer]:
     """Yield the installed apps, or without any an app with commands that exit with the remedy."""
     installed = entry_points(group=GROUP)
     yield from (each.load() for each in installed)
-    if not installed:
-        yield _placeholders()
-
-
-def _placeholders() -> typer.Typer:
+    if installed:
+        return
     app = typer.Typer(rich_markup_mode=None)
     for name in ("bench", "simulate"):
         app.command(name, help="Not installed: part of cprjob-bench.", context_settings=_ANY_OPTIONS)(_not_installed)
-    return app
+    yield app
 
 
 def _not_installed(context: typer.Context) -> None:

@@ -55,20 +55,11 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "auc": progress.auc,
         "logloss": progress.logloss,
         "metrics": progress.metrics,
-        "held_out": None if progress.held_out is None else progress.held_out.model_dump(mode="json"),
-        "best": None if status.best is None else status.best.model_dump(mode="json"),
-        "plan": None
-        if plan is None
-        else {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},
-        "budget": None
-        if budget is None
-        else {
-            "limit": budget.limit,
-            "spent": budget.spent,
-            "running_sum": budget.running_sum,
-            "rollbacks": budget.rollbacks,
-        },
-        "workers": None if workers is None else {"count": workers.count, "reason": workers.reason},
+        "held_out": progress.held_out and progress.held_out.model_dump(mode="json"),
+        "best": status.best and status.best.model_dump(mode="json"),
+        "plan": plan and {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},
+        "budget": budget and budget.model_dump(include={"limit", "spent", "running_sum", "rollbacks"}),
+        "workers": workers and workers.model_dump(),
         "replayed_samples": status.progress.replayed_samples,
         "protected_samples": status.progress.protected_samples,
         "lost_row_updates": status.lost_row_updates,
@@ -90,7 +81,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
             "lost_s": overhead.lost_seconds,
             "reschedule_s": overhead.reschedule_seconds,
         },
-        "result": None if status.result is None else status.result.key,
+        "result": status.result and status.result.key,
     }
 
 

@@ -67,7 +67,12 @@ def find_source(
     if named is not None and "://" in named:
         if workdir is not None:
             raise OptionError("give either a store or --workdir DIR of a local run")
-        return JobStore(_store(named, endpoint), job_uid)
+        if is_file_uri(named) and not endpoint:
+            return JobStore(StoreSpec(named, None, "", ""), job_uid)
+        place = urlsplit(named)
+        if place.scheme == "s3" and place.netloc and endpoint:
+            return JobStore(StoreSpec(endpoint, None, place.netloc, place.path.strip("/")), job_uid)
+        raise OptionError(f"{named}: use {_EXAMPLES}")
     if endpoint is not None:
         raise OptionError(f"--endpoint {endpoint}: only s3://bucket/prefix takes it, because a CPRJob has its own")
     return _of_job(find_job(named, workdir, kube), job_uid)
@@ -147,15 +152,6 @@ def check_phase(source: JobStore, *, everything: bool) -> None:
     if everything:
         use = "be resumed" if source.phase == "Suspended" else "recover"
         raise OptionError(f"the job is {source.phase} and could not {use} without its saves; delete the job first")
-
-
-def _store(uri: str, endpoint: str | None) -> StoreSpec:
-    if is_file_uri(uri) and not endpoint:
-        return StoreSpec(uri, None, "", "")
-    place = urlsplit(uri)
-    if place.scheme == "s3" and place.netloc and endpoint:
-        return StoreSpec(endpoint, None, place.netloc, place.path.strip("/"))
-    raise OptionError(f"{uri}: use {_EXAMPLES}")
 
 
 def _of_job(document: Any, job_uid: str | None) -> JobStore:

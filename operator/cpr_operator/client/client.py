@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from cpr_contract import env
 from cpr_operator.api.yaml_text import read_value
-from cpr_operator.client.job import Event, Job, Object, events_of, is_over, to_create
+from cpr_operator.client.job import Event, Job, Object, events_of, to_create
 from cpr_operator.client.kube_connection import (
     ClientError,
     KubeConnection,
@@ -110,7 +110,7 @@ class Client:
             else:
                 answered = time.monotonic()
                 yield job
-                if is_over(job.document):
+                if job.over:
                     return
             time.sleep(every_s)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cpr_contract import env
-from cpr_operator.client.job import Object, is_over
+from cpr_operator.client.job import Job, Object
 from cpr_operator.client.kube_connection import ClientError, KubeConnection
 
 POLL_S = 1.0
@@ -61,7 +61,7 @@ def follow_log(connection: KubeConnection, member: Member, span: Span) -> Iterat
                 left = newest(connection, member)
                 if left is not None and left["metadata"]["uid"] == read_uid and left["status"]["phase"] == "Running":
                     raise
-        elif job is None or is_over(job) or (span.until is not None and _aware(span.until) < _now()):
+        elif job is None or Job(job).over or (span.until is not None and _aware(span.until) < _now()):
             return
         else:
             time.sleep(POLL_S)

@@ -67,12 +67,7 @@ class UnreadableJobError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobReader:
-    """Reads for passes over all jobs.
-
-    `admission_gate` returns why no new job may start, None if they may; `restart_rules` returns whether the cluster
-    restarts containers in their pods. `restriction` limits pod templates. `kueue`: jobs may stand in queues of
-    Kueue; None: there are none.
-    """
+    """Reads for passes over all jobs, with the options of `Controller`."""
 
     cluster: Cluster
     clock: Callable[[], float]
@@ -173,10 +168,16 @@ class JobReader:
         """
         spec, members = observed.job.spec, len(observed.before.members)
         max_bytes = max_report_bytes(max(spec.shards.replicas + spec.trainers.replicas, members))
-        header = _recorded_header(observed, cache)
+        # What the status holds of a trainer's reports, sealed with the job's key unless another operator made that.
+        runtime, recorded = observed.before.runtime, to_json(recorded_in(observed.before))
+        key = cache.prerequisites.issued(runtime.key_digest) if runtime else None
+        sealed = {pod.uid: seal(key, pod.name, recorded) for pod in pods if key and pod.role == env.ROLE_TRAINER}
         async with asyncio.TaskGroup() as group:
             parsing = asyncio.Lock()
-            polls = {pod.uid: group.create_task(self._report(pod, max_bytes, header(pod), parsing)) for pod in pods}
+            polls = {
+                pod.uid: group.create_task(self._report(pod, max_bytes, sealed.get(pod.uid, ""), parsing))
+                for pod in pods
+            }
             if polls:
                 await asyncio.wait(polls.values(), timeout=UNRESPONSIVE_DEADLINE_S)
             superfluous = set(missed_by_peers(_answered(observed, polls)))
@@ -257,12 +258,10 @@ async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
         return ()
     if restore.latest_of is not None:
         return await cluster.list_jobs((job.id.namespace,))
-    if restore.job is None:
-        return ()
-    try:
-        return (await cluster.get_job(job.id.namespace, restore.job),)
-    except NotFoundError:
-        return ()
+    with contextlib.suppress(NotFoundError):
+        if restore.job is not None:
+            return (await cluster.get_job(job.id.namespace, restore.job),)
+    return ()
 
 
 def parse_report(pod: PodView, answer: bytes) -> Report | None:
@@ -280,17 +279,6 @@ def _tables_and_features(spec: Mapping[str, Any]) -> int:
     model = spec.get("model")
     lists = (model.get(part) for part in ("tables", "features")) if isinstance(model, Mapping) else ()
     return sum(len(each) for each in lists if isinstance(each, list))
-
-
-def _recorded_header(observed: ReconcileInput, cache: JobCache) -> Callable[[PodView], str]:
-    """Return a function that gives the header of a pod's poll: what the status holds of its reports, sealed.
-
-    The header is empty for a shard, and if another operator made the job's key.
-    """
-    runtime = observed.before.runtime
-    key = cache.prerequisites.issued(runtime.key_digest) if runtime else None
-    recorded = to_json(recorded_in(observed.before))
-    return lambda pod: seal(key, pod.name, recorded) if key and pod.role == env.ROLE_TRAINER else ""
 
 
 def _answered(observed: ReconcileInput, polls: Mapping[str, asyncio.Task[Report | None]]) -> ReconcileInput:

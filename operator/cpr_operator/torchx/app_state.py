@@ -12,10 +12,8 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState, ReplicaStatus, RoleStatus, is_terminal
 
 from cpr_operator.api.terminal_text import printable
-from cpr_operator.client.job import is_suspended, phase, value_at
+from cpr_operator.client.job import Job, value_at
 from cpr_operator.torchx.application import MEMBER_FIELDS, roles
-
-Job = Mapping[str, Any]
 
 STATES = {
     # Suspended is by the operator: it resumes the job itself.
@@ -54,21 +52,21 @@ FINAL = frozenset({"Complete", "Failed", "Suspended"})
 
 def state(job: Job) -> AppState:
     """Return the state of a job. A job that is suspended by its `suspend` is CANCELLED, and can be resumed."""
-    if is_suspended(job):
+    if job.suspended:
         return AppState.CANCELLED
-    return STATES.get(phase(job), AppState.UNKNOWN) if phase(job) else AppState.SUBMITTED
+    return STATES.get(job.phase, AppState.UNKNOWN) if job.phase else AppState.SUBMITTED
 
 
 def response(app_id: str, job: Job) -> DescribeAppResponse:
     """Return the description of a job."""
-    status, app_state = job.get("status") or {}, state(job)
+    status, app_state = job.document.get("status") or {}, state(job)
     values = {path: value_at(status, path) for path in METADATA_FIELDS}
     described = DescribeAppResponse(
         app_id=app_id,
         state=app_state,
         num_restarts=status.get("restarts", 0),
         msg=_message(status, app_state),
-        roles=roles(job["spec"]),
+        roles=roles(job.document["spec"]),
         roles_statuses=[RoleStatus(name, list(_replicas(name, status, app_state))) for name in MEMBER_FIELDS],
     )
     # TorchX 0.7.0 has no field for metadata, and ignores the attribute.

@@ -49,29 +49,28 @@ class SchedulerError(ComponentValidationException, SystemExit):  # type: ignore[
 
 @contextlib.contextmanager
 def torchx_errors() -> Iterator[None]:
-    """Raise the client's errors as SchedulerError."""
+    """Raise errors of requests, manifests and files as SchedulerError, which names every wrong field."""
     try:
         yield
-    except ClientError as error:
+    except (ClientError, DocumentError, InvalidSpecError) as error:
         raise SchedulerError(str(error)) from None
 
 
 def read_application(file: str, name: str, changes: Mapping[tuple[str, ...], Any]) -> AppDef:
     """Return the application of the job in a file, with `changes` of its spec. Raises SchedulerError."""
-    try:
+    with torchx_errors():
         job = document.read_single(Path(file))
         for keys, value in changes.items():
             document.set_value(job, keys, value)
-    except DocumentError as error:
-        raise SchedulerError(str(error)) from None
     if name and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name
     return application(job)
 
 
 def application(job: Any) -> AppDef:
-    """Return the application of a job. Raises SchedulerError naming every wrong field."""
-    written = _checked(job)
+    """Return the application of a job. Raises SchedulerError."""
+    with torchx_errors():
+        written = to_create(job)
     complete = parse_spec(written["spec"]).model_dump(mode="json", by_alias=True)
     name = written["metadata"]["name"]
     return AppDef(name=name, roles=roles(complete), metadata={MANIFEST: json.dumps(written)})
@@ -114,15 +113,8 @@ def manifest(app: AppDef, namespace: str | None) -> Manifest:
     job["spec"]["image"] = images.pop()
     for role in app.roles:
         job["spec"].setdefault(MEMBER_FIELDS[role.name], {})["replicas"] = role.num_replicas
-    return _checked(job)
-
-
-def _checked(job: Any) -> Manifest:
-    """Return the part of a job to create. Raises SchedulerError naming every wrong field."""
-    try:
+    with torchx_errors():
         return to_create(job)
-    except InvalidSpecError as error:
-        raise SchedulerError(str(error)) from None
 
 
 def _resource(template: Mapping[str, Any]) -> Resource:
