@@ -184,10 +184,9 @@ class ClusterLeases:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. Another operator waits for `lease_s`.
+    """Seconds. Another operator waits for `lease_s`, and the holder stops writing `deadline_s` after a renewal.
 
-    The holder stops writing `deadline_s` after a renewal. It renews every `retry_s`, and `again_s`
-    after an attempt that failed. A request gets `request_s`.
+    It renews every `retry_s`, and `again_s` after an attempt that failed. A request gets `request_s`.
     """
 
     lease_s: int = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from cpr_contract.choices import DenseSync, Device, Precision
 from cpr_operator.api.base import (
@@ -37,6 +37,17 @@ PLURAL = "cprjobs"
 
 #: A PodTemplateSpec. `templates` checks the parts that are merged, and a dry run at the API server the whole pod.
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+
+
+def _mergeable(field: str) -> AfterValidator:
+    """Return a validator of the pod template in `field`."""
+
+    def check(template: dict[str, Any]) -> dict[str, Any]:
+        if (part := misshapen(template)) is not None:
+            part.fail(field)
+        return template
+
+    return AfterValidator(check)
 
 
 def _check_workers(value: object) -> object:
@@ -137,16 +148,9 @@ class Trainers(SpecModel):
     is too small to keep all CPUs busy. Auto: before the first step, the first leader measures how many are fastest, and
     all trainers use it for the lifetime of the job (status.runtime.workers). State a number in jobs with results
     that are compared bit for bit. With device cuda it is 1. Default: Auto."""
-    template: PodTemplate = Field(default={})
+    template: Annotated[PodTemplate, _mergeable("spec.trainers.template")] = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""
-
-    @field_validator("template")
-    @classmethod
-    def _can_be_merged(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if (part := misshapen(value)) is not None:
-            part.fail("spec.trainers.template")
-        return value
 
 
 class Shards(SpecModel):
@@ -161,16 +165,9 @@ class Shards(SpecModel):
     """The PriorityClass of spares, which should be lower than that of the shards, so that spares never take a node from
     members. A spare keeps it when it becomes a shard. Default: that of shards.template. New spares have it after a
     change."""
-    template: PodTemplate = Field(default={})
+    template: Annotated[PodTemplate, _mergeable("spec.shards.template")] = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""
-
-    @field_validator("template")
-    @classmethod
-    def _can_be_merged(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if (part := misshapen(value)) is not None:
-            part.fail("spec.shards.template")
-        return value
 
 
 class RestartLimit(SpecModel):

@@ -58,6 +58,8 @@ def run(  # noqa: PLR0913 -- one parameter per option
     resume: Annotated[bool, typer.Option("--resume", help="Resume the job in --workdir.")] = False,
 ) -> None:
     """Train on this machine, with processes for pods and a folder for the store."""
+    import asyncio
+
     from cpr_operator.cli.run import RunOptions
     from cpr_operator.cli.run import run as run_job
 
@@ -66,7 +68,7 @@ def run(  # noqa: PLR0913 -- one parameter per option
             raise DocumentError("give either FILE to start a job, or --resume --workdir DIR to resume one, not both")
         kills = tuple(parse_kill(each) for each in kill or ())
         options = RunOptions(file, kills, tuple(set_ or ()), workdir, report)
-        raise typer.Exit(run_job(options, out))
+        raise typer.Exit(asyncio.run(run_job(options, out)))
 
 
 @app.command()

@@ -94,7 +94,7 @@ def top(
     kube: ClusterOptions,
 ) -> None:
     """Show the progress of a job until it is over, or a table of all jobs."""
-    from cpr_operator.cli.job_monitor import follow_all, follow_job
+    from cpr_operator.cli.job_views import follow_all, follow_job
 
     with interruptible(), kube.client() as client:
         if job is None:
@@ -226,7 +226,7 @@ def _manifests(files: list[Path]) -> list[dict[str, Any]]:
 
 def _watch(kube: ClusterOptions, name: str) -> int:
     """Follow a job and return the exit code: 0 only if it succeeded. Ctrl-C leaves the job running."""
-    from cpr_operator.cli.job_monitor import follow_job
+    from cpr_operator.cli.job_views import follow_job
 
     try:
         with kube.client() as client:

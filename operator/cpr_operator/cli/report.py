@@ -64,7 +64,25 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "protected_samples": status.progress.protected_samples,
         "lost_row_updates": status.lost_row_updates,
         "lost_row_updates_exact": status.lost_row_updates_exact,
-        "failures": [_failure(each) for each in status.failures],
+        "failures": [
+            {
+                "role": each.role,
+                "index": each.index,
+                "kind": each.kind,
+                "lost_samples": each.lost_samples,
+                "replayed_samples": each.replayed_samples,
+                "replayed_in_order": each.replayed_in_order,
+                "lost_row_updates": each.lost_row_updates,
+                "lost_row_updates_exact": each.lost_row_updates_exact,
+                "recovery_s": each.recovery_seconds,
+                "action": each.action,
+                "incarnation": each.incarnation,
+                "life": each.process,
+                "tier": each.tier,
+                "message": each.message,
+            }
+            for each in status.failures
+        ],
         "pods": [
             {
                 "name": each.pod,
@@ -82,25 +100,6 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
             "reschedule_s": overhead.reschedule_seconds,
         },
         "result": status.result and status.result.key,
-    }
-
-
-def _failure(record: FailureRecord) -> dict[str, Any]:
-    return {
-        "role": record.role,
-        "index": record.index,
-        "kind": record.kind,
-        "lost_samples": record.lost_samples,
-        "replayed_samples": record.replayed_samples,
-        "replayed_in_order": record.replayed_in_order,
-        "lost_row_updates": record.lost_row_updates,
-        "lost_row_updates_exact": record.lost_row_updates_exact,
-        "recovery_s": record.recovery_seconds,
-        "action": record.action,
-        "incarnation": record.incarnation,
-        "life": record.process,
-        "tier": record.tier,
-        "message": record.message,
     }
 
 

@@ -41,10 +41,9 @@ _LEFT = frozenset({"kind", "written (UTC)", "based on", "strategy"})
 
 @dataclass(frozen=True, slots=True)
 class JobStore:
-    """A store, and a job in it if one is named.
+    """A store, and a job in it if one is named. Without a status of the job the phase is None.
 
-    Phase, forks, the step of the newest anchor (`recorded`) and the reason of `degraded` saves come from the job's
-    status. Without a status the phase is None.
+    recorded: the step of its newest anchor. degraded: the reason of degraded saves.
     """
 
     store: StoreSpec

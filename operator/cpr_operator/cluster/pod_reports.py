@@ -49,11 +49,9 @@ CONNECT_S, CONNECT_TRIES = 0.8, 2
 
 
 class ReportFetcher:
-    """One HTTP client for all pods; made where an event loop runs. `clock` gives seconds.
+    """One HTTP client for all pods, without proxies, redirects and cookies; made where an event loop runs.
 
     pauses: whether a pod that did not answer is polled again only after a pause.
-
-    Proxies of the environment are not used, no redirect is followed, and no cookie is stored.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, pauses: bool = True) -> None:

@@ -35,10 +35,9 @@ def status_priority(before: Status, priority: Priority) -> Priority:
 
 
 def status_pause_s(before: Status, after: Status, priority: Priority, progress_s: float, running_jobs: int) -> float:
-    """Minimum seconds between the last write of this job's status and the next one.
+    """Minimum seconds between two writes of this job's status: `progress_s` if only volatile fields changed.
 
-    If only volatile fields changed, they are written every `progress_s`. The more jobs run, the less
-    often each job writes.
+    The more jobs run, the less often each job writes.
     """
     volatile = all(getattr(before, name) == value for name, value in after if name not in VOLATILE)
     own_s = progress_s if volatile else 0.0
