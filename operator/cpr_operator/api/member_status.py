@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from cpr_operator.api.base import MAX_SHARDS, Count, Model, Name, Positive, Seconds, Sentence, Timestamp, Word
+from cpr_contract.limits import MAX_SHARDS
+from cpr_operator.api.base import Count, Model, Name, Positive, Seconds, Sentence, Timestamp, Word
 from cpr_operator.api.cost_status import Ranges
 
 #: A member without a running process is Pending. Lost means that its process has ended and its

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cpr_contract.choices import Rebase, Strategy
-from cpr_operator.api.base import MAX_ANCHORS, ObjectName, SpecModel
+from cpr_contract.limits import MAX_ANCHORS
+from cpr_operator.api.base import ObjectName, SpecModel
 from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
 
 

@@ -1,8 +1,4 @@
-"""`spec` of a CPRJob. The CRD, its documentation and its defaults are generated from it.
-
-`model`, `data`, `evaluation`, `snapshots`, `accuracyBudget` and `restoreFrom` are in modules of their own. Rules
-between fields are in `rules`, in CEL.
-"""
+"""`spec` of a CPRJob. The CRD, its documentation and its defaults are generated from it; `rules` are between fields."""
 
 from __future__ import annotations
 
@@ -11,17 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from cpr_contract.choices import DenseSync, Device, Precision
-from cpr_operator.api.base import (
-    MAX_DATA_SHARDS,
-    MAX_PREFETCH,
-    MAX_RESTARTS,
-    MAX_SHARDS,
-    MAX_SPARES,
-    MAX_TRAINERS,
-    MAX_WORKERS,
-    ObjectName,
-    SpecModel,
-)
+from cpr_contract.limits import MAX_SHARDS, MAX_SPARES, MAX_TRAINERS, MAX_WORKERS
+from cpr_operator.api.base import MAX_DATA_SHARDS, MAX_PREFETCH, MAX_RESTARTS, ObjectName, SpecModel
 from cpr_operator.api.data_spec import Data, Evaluation
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.restore_spec import RestoreFrom

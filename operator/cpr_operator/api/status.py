@@ -12,19 +12,12 @@ from pydantic import Field
 
 from cpr_contract.choices import ReplayPolicy
 from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
+from cpr_contract.limits import MAX_ANCHORS, MAX_SHARDS, MAX_SPARES, MAX_TRAINERS, MAX_WORKERS
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.base import (
-    MAX_ANCHORS,
-    MAX_FAILURES,
-    MAX_FORKS,
-    MAX_HISTORY,
     MAX_RESTARTS,
-    MAX_SHARDS,
-    MAX_SPARES,
-    MAX_TRAINERS,
-    MAX_WORKERS,
     Count,
     Key,
     Model,
@@ -85,6 +78,9 @@ __all__ = [
     "Status",
     "Trainer",
 ]
+
+#: The maximum lengths of lists.
+MAX_FAILURES, MAX_FORKS, MAX_HISTORY = 20, 64, 100
 
 Phase = Literal[
     "Pending",

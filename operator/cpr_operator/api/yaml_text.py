@@ -65,8 +65,6 @@ def read_value(text: str | bytes) -> Any:
 
 def write_documents(*documents: Any) -> str:
     """Return JSON values as YAML that kubectl and this module parse to the same values."""
-    if len(documents) == 1:
-        return yaml.dump(documents[0], Dumper=_Writer, sort_keys=False, allow_unicode=True)
     return yaml.dump_all(documents, Dumper=_Writer, sort_keys=False, allow_unicode=True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from cpr_contract.codec import to_dict
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest
@@ -50,9 +50,8 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
 def show(found: DataStats, console: Console) -> None:
     """Print a table of the columns, then the bad rows and the samples of the job."""
     read_by_job = any(column.feeds for column in found.columns)
-    table = Table("column", "type", box=None, header_style="bold", pad_edge=False)
-    for heading in ("missing", "lowest", "highest", "distinct"):
-        table.add_column(heading, justify="right")
+    numbers = (Column(heading, justify="right") for heading in ("missing", "lowest", "highest", "distinct"))
+    table = Table("column", "type", *numbers, box=None, header_style="bold", pad_edge=False)
     has_bags = any(column.bag_mean is not None for column in found.columns)
     if has_bags:
         table.add_column("ids per row", justify="right")

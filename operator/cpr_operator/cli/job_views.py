@@ -51,13 +51,13 @@ def table(jobs: Iterable[Job], now: float, *, wide: bool = False, namespaces: bo
     rows = [[*(["NAMESPACE"] if namespaces else ()), "NAME", *(column.name.upper() for column in columns)]]
     for job in jobs:
         first = [job.namespace, job.name] if namespaces else [job.name]
-        rows.append([*first, *(cell(job.document, column, now) for column in columns)])
+        rows.append([*first, *(_cell(job.document, column, now) for column in columns)])
     widths = [max(map(len, each)) for each in zip(*rows, strict=True)]
     lines = ("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return Text("\n".join(lines), no_wrap=True)
 
 
-def cell(document: Mapping[str, Any], column: Column, now: float) -> str:
+def _cell(document: Mapping[str, Any], column: Column, now: float) -> str:
     """Return the text of a printer column; times are ages at `now`, in seconds since the epoch."""
     value = value_at(document, column.path.removeprefix("."))
     if value is None:
