@@ -16,6 +16,7 @@ import random
 import socket
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -149,10 +150,9 @@ class ClusterLeases:
 
     async def read(self) -> Lease | None:
         """See `Leases`."""
-        try:
+        with suppress(NotFoundError):
             return from_object(await self._server.get(f"{self._path}/{self._name}"))
-        except NotFoundError:
-            return None
+        return None
 
     async def create(self, lease: Lease) -> Lease:
         """See `Leases`."""

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from cpr_contract.codec import to_dict
-from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest
+from cpr_contract.requests import DataStats, Inspection, InspectionRequest
 from cpr_operator.api.validate import parse_job
 from cpr_operator.cli.document import read_single
 from cpr_operator.cli.trainer_process import answer, run_role
@@ -58,7 +58,10 @@ def show(found: DataStats, console: Console) -> None:
     if read_by_job:
         table.add_column("used as")
     for column in found.columns:
-        cells = _cells(column, found.rows)
+        missing = f"{column.missing / found.rows:.1%}" if column.missing else "0"
+        bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
+        distinct = "" if column.distinct is None else f"{column.distinct:,}"
+        cells = [escape(column.name), escape(column.kind), missing, *bounds, distinct]
         if has_bags:
             cells.append("" if column.bag_mean is None else f"{column.bag_mean:.1f}, at most {column.bag_most:,}")
         if read_by_job:
@@ -78,13 +81,6 @@ def show(found: DataStats, console: Console) -> None:
             f"The job trains {reading.samples:,} samples in {_count(reading.steps, 'step')} from"
             f" {_count(reading.trained, 'row')}, shuffled {shuffled}; {reading.held_out:,} are held out."
         )
-
-
-def _cells(column: ColumnStats, rows: int) -> list[str]:
-    missing = f"{column.missing / rows:.1%}" if column.missing else "0"
-    bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
-    distinct = "" if column.distinct is None else f"{column.distinct:,}"
-    return [escape(column.name), escape(column.kind), missing, *bounds, distinct]
 
 
 def _count(number: int, noun: str) -> str:

@@ -181,7 +181,19 @@ def _show_points(console: Console, points: Iterable[Point], remarks: Mapping[str
         columns = (Column(title, justify="left" if title in _LEFT else "right") for title in titles)
         table = plain_table(*columns, title=f"job {job_uid}")
         for point in found:
-            table.add_row(*_cells(point), *((remarks.get(point.key, ""),) if remarks is not None else ()))
+            table.add_row(
+                f"{point.step:,}",
+                f"{point.samples:,}",
+                point.kind,
+                str(len(point.shards)) if point.shards else "-",
+                str(point.generation),
+                clock(point.written_s),
+                decimal(point.size_bytes),
+                "-" if point.bits is None else str(point.bits),
+                ", ".join(f"{step:,}" for step in point.bases) or "-",
+                point.strategy or "-",
+                *((remarks.get(point.key, ""),) if remarks is not None else ()),
+            )
         console.print(table, "", sep="\n", highlight=False)
 
 
@@ -191,18 +203,3 @@ def _show_damage(console: Console, damaged: Iterable[Damage]) -> None:
         console.print(f"[red]{escape(damage.key)}[/red]", highlight=False, soft_wrap=True)
         for name, text in (("expected", damage.expected), ("found", damage.found)):
             console.print(f"    {name}: {escape(text)}", highlight=False, soft_wrap=True)
-
-
-def _cells(point: Point) -> tuple[str, ...]:
-    return (
-        f"{point.step:,}",
-        f"{point.samples:,}",
-        point.kind,
-        str(len(point.shards)) if point.shards else "-",
-        str(point.generation),
-        clock(point.written_s),
-        decimal(point.size_bytes),
-        "-" if point.bits is None else str(point.bits),
-        ", ".join(f"{step:,}" for step in point.bases) or "-",
-        point.strategy or "-",
-    )

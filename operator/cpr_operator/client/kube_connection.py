@@ -84,10 +84,9 @@ class KubeConnection:
     def find(self, namespace: str, name: str) -> Object | None:
         """Return a job, or None if there is none of that name."""
         request = _of_jobs(self._jobs.get_namespaced_custom_object, namespace)
-        try:
+        with contextlib.suppress(NoObjectError):
             return _answer(f"cannot read {namespace}/{name}", partial(request, name))
-        except NoObjectError:
-            return None
+        return None
 
     def jobs(self, namespace: str | None) -> list[Object]:
         """Return all jobs of a namespace; None is all namespaces."""

@@ -90,18 +90,16 @@ class KubernetesCluster:
 
         With the feature disabled, such a server drops the rules from pods without an error.
         """
-        try:
+        with suppress(NotFoundError, RefusedError):
             return has_restart_rules(await self._server.get("/version"))
-        except (NotFoundError, RefusedError):
-            return False
+        return False
 
     async def serves_workloads(self) -> bool:
         """Return True if Kueue's kinds are installed. Raises RefusedError, UnavailableError."""
-        try:
+        with suppress(NotFoundError):
             await self._server.get(KUEUE)
-        except NotFoundError:
-            return False
-        return True
+            return True
+        return False
 
     async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
         watched = self._watched
@@ -196,10 +194,9 @@ class KubernetesCluster:
             await self._server.apply(path, manifest, FIELD_MANAGER)
 
     async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        try:
+        with suppress(NotFoundError):
             return await self._server.get(_path(kind, namespace, name))
-        except NotFoundError:
-            return None
+        return None
 
     async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
         meta = read["metadata"]

@@ -183,7 +183,12 @@ class UnresponsivePods:
         """Record that the pod did not answer within `poll_s` seconds."""
         now = self._clock()
         if now >= self._swept + FORGET_S:
-            self._sweep(now)
+            self._swept = now
+            recent = {
+                other: {pod: each for pod, each in pods.items() if now < each.at + FORGET_S}
+                for other, pods in self._jobs.items()
+            }
+            self._jobs = {other: pods for other, pods in recent.items() if pods}
         before = self._jobs.get(job, {}).get(uid)
         count = 1 if before is None else before.in_a_row + 1
         self._jobs.setdefault(job, {})[uid] = _Timeouts(count, poll_s, now)
@@ -193,12 +198,6 @@ class UnresponsivePods:
         pods = self._jobs.get(job)
         if pods is not None and pods.pop(uid, None) is not None and not pods:
             del self._jobs[job]
-
-    def _sweep(self, now: float) -> None:
-        self._swept = now
-        for job, pods in list(self._jobs.items()):
-            self._jobs[job] = {uid: each for uid, each in pods.items() if now < each.at + FORGET_S}
-        self._jobs = {job: pods for job, pods in self._jobs.items() if pods}
 
 
 def pause_s(in_a_row: int, poll_s: float, unresponsive: int) -> float:

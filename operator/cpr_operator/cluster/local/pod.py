@@ -28,7 +28,6 @@ NODE = "local"
 DEFAULT_GRACE_S = 30
 #: Seconds between two attempts to start a pod.
 RETRY_S = 2.0
-ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class PodProcess:
@@ -114,7 +113,7 @@ class LocalPod:
     @property
     def ended(self) -> bool:
         """True if its phase is terminal."""
-        return self.object["status"]["phase"] in ENDED
+        return self.object["status"]["phase"] in {"Succeeded", "Failed"}
 
     @property
     def deleting(self) -> bool:
