@@ -359,7 +359,7 @@ def main() -> None:
     each = commands.add_parser("run", help="run the tests against each mutant of the list")
     each.add_argument("--tests", nargs="+", required=True, help="those of them that reach a mutant are run")
     each.add_argument("--cover", nargs="+", type=Path, required=True, help="files that `cover` wrote")
-    each.add_argument("--then", nargs="*", default=[], help="folders whose files are chosen by the mutant's area")
+    each.add_argument("--then", nargs="*", default=[], help="folders with files that the mutant's area selects")
     each.add_argument("--only", type=lambda text: set(map(int, text.split(","))), help="numbers, with commas between")
     each.add_argument("--copy", type=Path, help="a folder to keep the copy in")
     each.add_argument("--out", type=Path, help="a file for the results, as JSON")

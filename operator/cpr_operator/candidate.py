@@ -159,10 +159,7 @@ class ElectedOperator:
 
 
 def visit_known(metrics: Metrics, queue: ReconcileQueue) -> None:
-    """Schedule a pass for each job that has metrics.
-
-    A job that was deleted while no watch ran causes no event. A pass finds it deleted.
-    """
+    """Schedule a pass for each job with metrics: a pass finds one that was deleted while no watch ran."""
     for namespace, name in metrics.jobs():
         queue.schedule(namespace, name, urgent=False)
 
@@ -198,10 +195,7 @@ class Candidate:
 
     @property
     def role(self) -> str:
-        """See `Health`.
-
-        A standby is ready once it has read the lease; the elected operator, once jobs and pods are listed.
-        """
+        """See `Health`. A standby has to read the lease first, the elected operator to list jobs and pods."""
         if self._elected is None:
             return "standby" if self._elector.answered else ""
         return "leader" if self._elected.ready else ""
@@ -212,10 +206,7 @@ class Candidate:
             await self._elected.tick()
 
     async def run(self) -> None:
-        """Alternate between standby and elected until cancelled.
-
-        Raises StuckError, and the error that ended the work of a term.
-        """
+        """Alternate between standby and elected until cancelled. Raises StuckError, and the error that ended a term."""
         while True:
             await self._lead(await self._elector.acquire())
 

@@ -121,8 +121,7 @@ class Failure:
     """A pod that is lost or terminating.
 
     ended: whether the process has ended, or the pod is gone, so that no flush can follow.
-    save: the flushed save, if there is one.
-    anchor: the flushed anchor, if there is one.
+    save, anchor: those that it flushed.
     problem: the problem that the process itself reported.
     reason: the process's reason, or else that of Kubernetes.
     unprompted: whether the process was ended by SIGTERM although nothing deletes its pod, as by a failing probe.
@@ -162,8 +161,9 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
     """Classify the failure of a known pod; None if it starts, runs, or is a trainer that finished."""
     if pod is None:
         return _vanished()
-    if _finished(pod):
-        return None
+    end = pod.container if pod.role == "trainer" else None
+    if end and end.kind == "Terminated" and end.exit_code == ExitCode.OK and end.reason != OOM_KILLED:
+        return None  # a trainer that has trained everything
     return _by_cluster(pod) or _terminated(pod) or _leaving(pod) or _trouble(pod)
 
 
@@ -195,16 +195,9 @@ def _vanished() -> Failure:
     return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and its end was not observed", ended=True)
 
 
-def _finished(pod: PodView) -> bool:
-    """Return True for a trainer that has trained everything."""
-    if pod.role != "trainer" or pod.container is None or pod.container.kind != "Terminated":
-        return False
-    return pod.container.exit_code == ExitCode.OK and pod.container.reason != OOM_KILLED
-
-
 def _by_cluster(pod: PodView) -> Failure | None:
     """Lines 1 and 2. Such pods may have no container status."""
-    # The condition alone is no failure, because a refused eviction leaves it on a healthy pod.
+    # The condition alone is not a failure, because a refused eviction leaves it on a healthy pod.
     if pod.disruption and (pod.ended or pod.phase == "Failed" or pod.deleting_until is not None):
         message = pod.message or f"the pod is disrupted: {pod.disruption}"
         return _with_container(Kind.DISRUPTION, pod.disruption, message, pod)

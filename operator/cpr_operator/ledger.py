@@ -171,10 +171,7 @@ def shown(sample_shards: int, ledger: Ledger) -> float:
 
 
 def fits(ledger: Ledger, reserved: int, charges: int) -> BudgetCheck:
-    """Check that `charges` sample-shards fit the limit on top of those spent and already `reserved`.
-
-    A charge of 0 always fits. With 0 < charges, spent + reserved + charges must not exceed the limit.
-    """
+    """Check that spent + reserved + charges sample-shards do not exceed the limit. A charge of 0 always fits."""
     assert charges >= 0, f"negative charge: {charges}"
     assert reserved >= 0, f"negative reservation: {reserved}"
     if charges == 0:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cprjob.extras import extra
-from cprjob.fitting import fit
+from cprjob.fitting import extra, fit
 
 if TYPE_CHECKING:
     from cpr_operator.client import Client, ClientError, Job

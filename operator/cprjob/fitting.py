@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from cprjob.extras import extra
 
 if TYPE_CHECKING:
     from cpr_trainer.model.entrypoint import Factory
     from cpr_trainer.notebook import Fitted
+
+
+@contextmanager
+def extra(name: str, needed_by: str) -> Iterator[None]:
+    """Name the extra in the error of an import that fails for a missing package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{needed_by} needs {error.name}: install cprjob with its extra {name}", name=error.name
+        ) from error
 
 
 def fit(job: str | Path | Mapping[str, Any], *, network: Factory | None = None, progress: bool = False) -> Fitted:

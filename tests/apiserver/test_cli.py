@@ -251,8 +251,8 @@ def test_ui_lists_the_jobs_of_a_cluster_and_their_events(server: ApiServer, cprj
         jobs = ClusterJobs(ClusterOptions(server.kubeconfig), all_namespaces=everywhere)
         assert "default/followed" in listing(jobs)["list"]
         assert [each.message for each in jobs.report("default", "followed").events] == ["shard/1 is back"]
-        with pytest.raises(ClusterRequestError, match="there is no job nobody"):
-            jobs.report("default", "nobody")
+        with pytest.raises(ClusterRequestError, match="there is no job absent"):
+            jobs.report("default", "absent")
 
 
 def test_plan_of_a_running_job_covers_the_remaining_training(cprjob: Cprjob, api: httpx.Client) -> None:

@@ -37,7 +37,7 @@ Release = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """A server of our own: the CRD on that of the other tests is no release's."""
+    """A server of our own: the CRD on that of the other tests is not a release's."""
     with running_apiserver(tmp_path_factory.mktemp("releases")) as server:
         yield server
 

@@ -59,7 +59,7 @@ reap() { # reap NAME: returns when the process has ended, so that it can be star
   wait_until 30 "$1 has ended" ended "$1"
 }
 ended() { ! alive "$1"; }
-# Fails unless there is exactly one child, so that a fault that did not happen is no riddle for the test that waits for its effect.
+# Fails unless there is exactly one child, so that a fault that did not happen is not a riddle for the test that waits for its effect.
 kill_child() { # kill_child SCRIPT NODE CONTAINER SHELL...: SHELL reads commands on the node from its input
   local pid; pid=$("$1" ctr "$2" tasks ls | awk -v id="$3" '$1 == id {print $2}'); shift 3
   [ -n "$pid" ] || die "the container has no process"

@@ -132,7 +132,7 @@ pids() { # pids N ID: a container's first process, and that one's children
   echo "$pid" $(cat "/proc/$pid/task/$pid/children")
 }
 
-slow() { # slow NUMBER: netem is no part of every kernel, a token bucket is
+slow() { # slow NUMBER: netem is not a part of every kernel, a token bucket is
   local bucket=(root tbf rate 2mbit burst 32k latency 400ms)
   tc qdisc replace dev "cprjobv$1" "${bucket[@]}"
   in_node "node$1" tc qdisc replace dev eth0 "${bucket[@]}"

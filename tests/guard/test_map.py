@@ -21,7 +21,7 @@ SOURCES = sorted(path for folder in ("operator", "trainer_image") for path in (R
 
 
 def started(source: str) -> Iterator[str]:
-    """The name of each thread and pool that a module starts; empty where it is no literal."""
+    """The name of each thread and pool that a module starts; empty where it is not a literal."""
     for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
         if ast.unparse(call.func).rpartition(".")[2] in {"Thread", "ThreadPoolExecutor"}:
             given = [*call.args, *(each.value for each in call.keywords)]

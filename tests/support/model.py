@@ -63,7 +63,7 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
     tables = tuple(load_file(folder / "tables" / f"{table.name}.safetensors")["weight"] for table in job.model.tables)
     tensors = read_tensors(store, read_anchor(store, anchor))
     replica = DenseReplica(job.model, 0)
-    replica.load_state(tensors["network"])
+    replica.load(tensors)
     validation = ProgressiveValidation.of(1, job.model, replica.model)
     validation.load_state(tensors["evaluation"])
     return SavedModel(

@@ -15,7 +15,7 @@ from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.parity.coding import Image, Parts, Ring, View
 from cpr_trainer.parity.flush import Flush, Point
 from cpr_trainer.parity.journal import Journal
-from cpr_trainer.parity.parity_store import ParityStore
+from cpr_trainer.parity.parity_server import ParityStore
 from cpr_trainer.parity.rebuild import ParityUnavailableError, rows_of
 from support.row_dims import with_dims
 from support.row_optimizers import mixed

@@ -1,12 +1,11 @@
-"""Rules beyond the schema: for each a document that keeps it and one that breaks it.
+"""Rules beyond the schema, each with a document that it accepts and one that it rejects.
 
 One table for pydantic and for a real API server; `bound_cases` and `change_cases` are the others.
 """
 
 from __future__ import annotations
 
-from cpr_operator.api.rules.evaluation_rules import MAX_GROUPED
-from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY, MOST_PORTION
+from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY, MAX_GROUPED, MOST_PORTION
 from support.data_cases import DATA
 from support.documents import (
     ABSENT,

@@ -144,7 +144,7 @@ def servers_on_demand(new_folder: Callable[[str], Path]) -> Iterator[ServerOf]:
 
 
 def write_credentials(folder: Path, access_key: str, secret_key: str) -> Path:
-    """Lay down credentials as a folder that is no mounted Secret would hold them."""
+    """Lay down credentials as a folder that is not a mounted Secret would hold them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "accessKey").write_text(access_key + "\n")
     (folder / "secretKey").write_text(secret_key + "\n")

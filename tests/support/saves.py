@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import call
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -28,16 +29,10 @@ from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.store import Store
 from support.shard_job import shard_roster, small_job
 
-Result = TypeVar("Result")
 Values = tuple[Floats, Floats]
 
 
-def at_once(attempt: Callable[[], Result]) -> Result:
-    """Try once: an `Retry` that does not."""
-    return attempt()
-
-
-def write(writer: Writer, manifest: ShardManifest, capture: Capture, retry: Retry = at_once) -> SavedShard:
+def write(writer: Writer, manifest: ShardManifest, capture: Capture, retry: Retry = call) -> SavedShard:
     """Write and commit."""
     return writer.commit(writer.write(manifest, capture, retry), retry)
 
@@ -105,7 +100,7 @@ class ShardBench:
         return self.local.arena
 
     def new_local(self) -> LocalRows:
-        """An empty arena, full of something that is no value of a row."""
+        """An empty arena, full of something that is not a value of a row."""
         local = LocalRows.of(self.job, self.placement, self.index)
         for segment in local.arena.segments:
             segment.rows.fill(9.0)

@@ -182,7 +182,7 @@ def test_own_sums_of_all_trainers_give_the_metrics() -> None:
     other.add(logits[100:250, ::2], labels[100:250, ::2], 100)
     one.merge(one.take_delta() + other.take_delta())
     found = dict(one.metrics())
-    assert found.keys() == {"calibration", "error", "samples", "rate"}, "what is no number is left out"
+    assert found.keys() == {"calibration", "error", "samples", "rate"}, "what is not a number is left out"
     assert found["samples"] == 230, "the first fifth is left out"
     assert found["error"] == pytest.approx(3, rel=1e-3)
     assert found["rate"] == pytest.approx(labels[20:250, 0].mean().item())

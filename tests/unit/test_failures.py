@@ -158,7 +158,7 @@ SIGNS: list[tuple[dict[str, Any], Kind]] = [
 def test_first_line_of_the_table_wins(chosen: tuple[int, ...]) -> None:
     shown = {name: value for index in chosen for name, value in SIGNS[index][0].items()}
     first = chosen[0]
-    if chosen == (0, 1):  # a condition on a pod that stays is no failure
+    if chosen == (0, 1):  # a condition on a pod that stays is not a failure
         first = 1
     assert failure(replace(SHARD, **shown)).kind is SIGNS[first][1]
 

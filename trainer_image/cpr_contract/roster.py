@@ -120,7 +120,7 @@ MAX_ROSTER_BYTES = 256 << 10
 
 def signature(key: bytes, pod: str, roster: bytes) -> str:
     """Return the HMAC, in hex digits, of a roster and the name of its pod under the job's key."""
-    return hmac.new(key, b"cprjob roster\n" + pod.encode() + b"\n" + roster, hashlib.sha256).hexdigest()
+    return _hmac(key, "roster", pod, roster)
 
 
 def is_signed(key: bytes, pod: str, roster: bytes, given: str) -> bool:
@@ -130,19 +130,18 @@ def is_signed(key: bytes, pod: str, roster: bytes, given: str) -> bool:
 
 def seal(key: bytes, pod: str, recorded: str) -> str:
     """Return the value of `RECORDED_HEADER`: an encoded `Recorded` with its HMAC."""
-    return f"{_seal(key, pod, recorded)} {recorded}"
+    return f"{_hmac(key, 'recorded', pod, recorded.encode(errors='replace'))} {recorded}"
 
 
 def unseal(key: bytes, pod: str, value: str) -> str | None:
     """Return the `recorded` of a sealed value; None if the HMAC is wrong."""
     proof, _, recorded = value.partition(" ")
-    right = hmac.compare_digest(_seal(key, pod, recorded).encode(), proof.encode(errors="replace"))
-    return recorded if right else None
+    expected = _hmac(key, "recorded", pod, recorded.encode(errors="replace"))
+    return recorded if hmac.compare_digest(expected.encode(), proof.encode(errors="replace")) else None
 
 
-def _seal(key: bytes, pod: str, recorded: str) -> str:
-    text = b"cprjob recorded\n" + pod.encode() + b"\n" + recorded.encode(errors="replace")
-    return hmac.new(key, text, hashlib.sha256).hexdigest()
+def _hmac(key: bytes, kind: str, pod: str, content: bytes) -> str:
+    return hmac.new(key, f"cprjob {kind}\n{pod}\n".encode() + content, hashlib.sha256).hexdigest()
 
 
 # --- the job's handshake key ---

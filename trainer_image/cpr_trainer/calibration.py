@@ -34,12 +34,9 @@ Report = Callable[[TrialReport], None]
 
 
 class SavedRows:
-    """The newest save of every row of an arena with its optimizer state, and the number of its updates since.
+    """The newest save of every row of an arena with its optimizer state; the first is the state at construction.
 
-    The caller decides which rows are saved: all of a shard at a cut, or the most important ones between two cuts. The
-    first save is the state at construction. Takes the memory of a second arena and 4 bytes a row.
-
-    pending: int32 [n], updates of each row since its save.
+    Takes the memory of a second arena and 4 bytes a row. pending: int32 [n], updates of each row since its save.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -121,10 +118,7 @@ class InjectedLosses:
 
 def lost_sample_shards(losses: Sequence[StepLoss], order: BatchOrder) -> int:
     """Return the lost samples, summed over shards: the ledger's `spent`."""
-
-    def samples(step: int) -> int:
-        return samples_at(step, order.batch_size, order.total_samples)
-
+    samples = partial(samples_at, batch_size=order.batch_size, total_samples=order.total_samples)
     return sum(samples(loss.at) - samples(loss.back_to) for loss in losses)
 
 

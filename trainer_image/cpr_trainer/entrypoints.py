@@ -53,16 +53,11 @@ def user_code(
     except TrainerError:
         raise
     except (Exception, SystemExit) as error:
-        if _is_of_machine(error) or passes(error):
+        of_system = isinstance(error, OSError) and error.errno is not None and not isinstance(error, _OF_FILES)
+        of_machine = not _MACHINE.isdisjoint(cls.__name__ for cls in type(error).__mro__)
+        if of_system or of_machine or any(text in str(error) for text in _MACHINE_TEXTS) or passes(error):
             raise
         raise failure(f"{what}: {type(error).__name__}: {error}{_place_of(error)}.", remedy) from error
-
-
-def _is_of_machine(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, _OF_FILES):
-        return True
-    names = {cls.__name__ for cls in type(error).__mro__}
-    return not names.isdisjoint(_MACHINE) or any(text in str(error) for text in _MACHINE_TEXTS)
 
 
 def _place_of(error: BaseException) -> str:

@@ -11,7 +11,7 @@ def printable(text: str, chars: int = 80) -> str:
 
 
 class TrainerError(Exception):
-    """An error that a person can act on: a CamelCase `reason`, what happened, and a `remedy`."""
+    """An error that a person can act on: a CamelCase `reason`, a message, and a `remedy`."""
 
     reason: ClassVar[str] = "TrainerError"
 
@@ -31,7 +31,7 @@ class DataError(TrainerError):
 
 
 class ModelError(TrainerError):
-    """The dense network cannot be built, is no network, or does not fit what was saved."""
+    """The dense network cannot be built, is not a network, or does not fit what was saved."""
 
     reason = "BadModel"
 

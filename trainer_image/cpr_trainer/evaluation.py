@@ -1,6 +1,6 @@
 """Progressive validation: each batch is scored before it trains; the first fifth of all samples is left out.
 
-Scores are kept as histograms over the logit, and as sums, all in integers: what trainers counted apart adds up in any
+Scores are kept as histograms over the logit, and as sums, all in integers: counts of separate trainers add up in any
 order to the same bits, in one all-reduce of one tensor of 256 KiB a label.
 """
 
@@ -62,7 +62,7 @@ class ProgressiveValidation:
         """Count a slice that is about to be trained.
 
         logits, labels: float32 [n], or [n, L + targets]. first_sample: global number, from 0, of the slice's first
-        sample; the others follow it. Raises DivergedError if a logit, scored or not, is no sensible number.
+        sample; the others follow it. Raises DivergedError if a logit, scored or not, is not a sensible number.
         """
         of_labels = logits if logits.dim() == 1 and self._labels else logits[..., : len(self._labels)]
         sensible = bool((of_labels.abs() < _DIVERGED_LOGIT).all())  # Not a number is not less either.

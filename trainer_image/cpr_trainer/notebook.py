@@ -92,19 +92,14 @@ class Fitted:
         if table not in names:
             raise ValueError(f"there is no table {table!r}: use one of {', '.join(names)}")
         place = names.index(table)
-        numbers, size = np.asarray(ids, np.int64), self.model.tables[place].rows
-        if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < size):
-            raise ValueError(f"the rows of table {table!r} are numbered from 0 to {size - 1}")
+        numbers = _checked(ids, self.model.tables[place].rows, f"table {table!r}")
         segment = self.arena.segments[int(self.placement.band_of[place])]
         found: Floats = segment.rows[segment.within(self.placement.places(numbers + self.placement.offsets[place]))]
         return found
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Return some rows of the dataset, by their numbers from 0. Raises ValueError for other numbers."""
-        numbers, size = np.asarray(rows, np.int64), self.dataset.layout.rows
-        if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < size):
-            raise ValueError(f"the rows of the dataset are numbered from 0 to {size - 1}")
-        return self.dataset.take(numbers)
+        return self.dataset.take(_checked(rows, self.dataset.layout.rows, "the dataset"))
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Floats:
@@ -121,6 +116,13 @@ class Fitted:
             outputs[:, : len(self.model.labels)].sigmoid_()
         predicted: Floats = outputs.numpy()
         return predicted
+
+
+def _checked(numbers: Sequence[int] | Ints, size: int, what: str) -> Ints:
+    found = np.asarray(numbers, np.int64)
+    if found.size and not (int(found.min()) >= 0 and int(found.max()) < size):
+        raise ValueError(f"the rows of {what} are numbered from 0 to {size - 1}")
+    return found
 
 
 def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
@@ -159,6 +161,13 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
     trainer.train(show if progress else lambda _samples: None)
     took_s = perf_counter() - began
     network = trainer.replica.model.cpu().eval()  # `predict` computes on the device of the rows.
+    scored, held_out = dataset, None
+    if evaluation_data(job) is not None:
+        scored = open_evaluation(job, files_of(job), vocabularies=lambda _: vocabularies)
+    if evaluation_rows(job, scored.layout.rows):
+        arena, placement = trainer.arena, trainer.placement
+        scores = score_held_out(network, job, scored, placement, lambda rows: read_rows(arena, rows.places))
+        held_out = Score.of(scores)
     loss = trainer.scores.loss
     assert loss is not None  # noqa: S101 -- the last step was scored
     return Fitted(
@@ -166,22 +175,10 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         samples_per_s=samples / took_s,
         loss=loss,
         progressive=Score.of(trainer.scores.validation),
-        held_out=_score_held_out(job, dataset, trainer, vocabularies),
+        held_out=held_out,
         network=network,
         dataset=dataset,
         model=job.model,
         arena=trainer.arena,
         placement=trainer.placement,
     )
-
-
-def _score_held_out(
-    job: JobSpec, dataset: Dataset, trainer: SingleProcessTrainer, vocabularies: Vocabularies
-) -> Score | None:
-    if evaluation_data(job) is not None:
-        dataset = open_evaluation(job, files_of(job), vocabularies=lambda _: vocabularies)
-    if not evaluation_rows(job, dataset.layout.rows):
-        return None
-
-    model, placement = trainer.replica.model, trainer.placement
-    return Score.of(score_held_out(model, job, dataset, placement, lambda rows: read_rows(trainer.arena, rows.places)))

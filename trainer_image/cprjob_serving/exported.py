@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cprjob_serving.hashes import Floats
-from cprjob_serving.transform import Columns, Feature, Ids, Transform, dense_of, ids_of
+from cprjob_serving.transform import Columns, Transform, dense_of, ids_of
 from cprjob_serving.vocabulary import Vocabulary
 
 ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json", "current.json"
@@ -80,23 +80,22 @@ class Model:
         """
         found: dict[str, NDArray[Any]] = {"dense": dense_of(self.transform, columns)}
         for feature in self.transform.features:
-            found |= self._of_feature(feature, ids_of(self.transform, feature, columns, self.vocabularies))
+            ids = ids_of(self.transform, feature, columns, self.vocabularies)
+            vectors = self.tables[feature.table][ids.rows]
+            if ids.lengths is None:
+                found[feature.name] = vectors
+            elif feature.pooling == "None":
+                values = (vectors, ids.lengths, ids.weights)
+                found |= {name: value for name, value in zip(feature.inputs, values, strict=False) if value is not None}
+            else:
+                if ids.weights is not None:
+                    vectors *= ids.weights[:, np.newaxis]
+                sums = np.zeros((len(ids.lengths), vectors.shape[1]), np.float32)
+                np.add.at(sums, np.repeat(np.arange(len(sums)), ids.lengths), vectors)
+                if feature.pooling == "Mean":
+                    sums *= (1 / np.maximum(ids.lengths, 1)).astype(np.float32)[:, np.newaxis]
+                found[feature.name] = sums
         return found
-
-    def _of_feature(self, feature: Feature, ids: Ids) -> dict[str, NDArray[Any]]:
-        vectors = self.tables[feature.table][ids.rows]
-        if ids.lengths is None:
-            return {feature.name: vectors}
-        if feature.pooling == "None":
-            values = (vectors, ids.lengths, ids.weights)
-            return {name: value for name, value in zip(feature.inputs, values, strict=False) if value is not None}
-        if ids.weights is not None:
-            vectors *= ids.weights[:, np.newaxis]
-        sums = np.zeros((len(ids.lengths), vectors.shape[1]), np.float32)
-        np.add.at(sums, np.repeat(np.arange(len(sums)), ids.lengths), vectors)
-        if feature.pooling == "Mean":
-            sums *= (1 / np.maximum(ids.lengths, 1)).astype(np.float32)[:, np.newaxis]
-        return {feature.name: sums}
 
 
 def tensors(path: Path, *, write: bool = False) -> dict[str, NDArray[Any]]:

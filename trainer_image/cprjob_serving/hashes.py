@@ -127,7 +127,7 @@ def hashes(cells: Cells, ids: str, seed: int) -> U64:
         case "Murmur3":
             return murmur3(cells, seed)
         case _:
-            raise ValueError(f"{ids!r} is no hash")
+            raise ValueError(f"{ids!r} is not a hash")
 
 
 def rotated(words: U64, bits: int) -> U64:

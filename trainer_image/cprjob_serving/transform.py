@@ -1,7 +1,4 @@
-"""The feature transform of a model (`transform.json`): from raw columns to numeric features and rows of tables.
-
-It computes what training computes.
-"""
+"""The feature transform of a model (`transform.json`): from raw columns to numeric features and rows of tables."""
 
 from __future__ import annotations
 
@@ -242,12 +239,12 @@ def _text(value: Any) -> bytes:
         case bytes():
             return value
         case _:
-            raise EncodeError(f"{value!r} is no id; give an integer, a text or None")
+            raise EncodeError(f"{value!r} is not an id; give an integer, a text or None")
 
 
 def _whole(value: Any) -> bytes:
     """Return the digits of an id that is a whole number. None, NaN and a text of spaces are absent."""
-    wrong = EncodeError(f"{value!r} is no id; give a whole number or None")
+    wrong = EncodeError(f"{value!r} is not an id; give a whole number or None")
     if isinstance(value, (float, np.floating)):
         number = float(value)
         if math.isnan(number):
@@ -279,7 +276,7 @@ def _number(value: Any, column: str, sample: int) -> float:
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
     number = float("nan") if isinstance(text, str) and not _NUMBER.fullmatch(text) else float(text)
     if not abs(number) <= _LARGEST:
-        raise EncodeError(f"column {column}, sample {sample}: {value!r} is no finite number; give one, or None")
+        raise EncodeError(f"column {column}, sample {sample}: {value!r} is not a finite number; give one, or None")
     return number
 
 
@@ -291,7 +288,7 @@ def _values(cell: Any, separator: str | None) -> list[Any]:
         cell = cell.decode()
     if isinstance(cell, str):
         if separator is None:
-            raise EncodeError(f"{cell!r} is no list; this model has no separator for texts")
+            raise EncodeError(f"{cell!r} is not a list; this model has no separator for texts")
         return cell.split(separator)
     return list(cell)
 

@@ -59,7 +59,7 @@ class Vocabulary:
         return hashlib.sha256(self.values.data[:end].data).hexdigest()
 
     def rows(self, cells: Cells) -> Ints:
-        """Return the row of each text, int64 [k]: -1 if it is no value."""
+        """Return the row of each text, int64 [k]: -1 if it is not a value."""
         hashes = cells.hashes()
         found = np.full(len(hashes), _NO_ROW, np.int64)
         # In the order of the hashes, a large array is read sequentially.

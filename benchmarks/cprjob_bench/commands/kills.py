@@ -21,8 +21,7 @@ from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.limits import MAX_MEMBERS, max_report_bytes
 from cpr_contract.reports import ShardReport
 from cpr_operator.cli.command_errors import TrialError
-from cpr_operator.cli.run import open_cluster, operating
-from cpr_operator.cli.run_monitor import running_pod
+from cpr_operator.cli.run import open_cluster, operating, running_pod
 from cpr_operator.cli.trainer_process import failure_message
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView

@@ -24,8 +24,7 @@ from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_operator.cli.command_errors import OptionError, TrialError
-from cpr_operator.cli.run import open_cluster, operating
-from cpr_operator.cli.run_monitor import running_pod
+from cpr_operator.cli.run import open_cluster, operating, running_pod
 from cpr_operator.cli.trainer_process import failure_message
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.local.pod import PodProcess

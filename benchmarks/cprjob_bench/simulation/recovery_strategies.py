@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from cpr_operator.policy import equations
 from cpr_operator.policy.inputs import after_failure, after_quiet, mean_rho, prior, uncovered_at_least
 from cpr_operator.policy.law import SHORTEST_S, Odds, choose
-from cpr_operator.policy.plan import steady_s
+from cpr_operator.policy.plan import NOISE, STEP
 from cprjob_bench.simulation.engine import Decision, Strategy
 from cprjob_bench.simulation.simulated_job import Job
+
+
+def steady_s(beta_s: float, left_s: float, total_s: float) -> float:
+    """Return the seconds without a failure until the failure rate or the remaining training changes enough."""
+    return min(STEP * beta_s, max(STEP * left_s, NOISE * total_s))
 
 
 @dataclass(frozen=True, slots=True)

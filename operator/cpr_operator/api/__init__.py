@@ -1,1 +1,1 @@
-"""The resource: `spec` is what a user asks for, `status` all that the operator remembers."""
+"""The resource: `spec` is the user's request, `status` the state that the operator stores."""

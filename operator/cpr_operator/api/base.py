@@ -13,25 +13,11 @@ from typing import Annotated, Any, Never, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from cpr_contract import limits
-
-#: The maximum lengths of the lists in status.
-MAX_SHARDS = limits.MAX_SHARDS
 #: More shards with a common parity save little memory, and a rebuild reads from more shards.
 MAX_DATA_SHARDS = 16
-MAX_SPARES = limits.MAX_SPARES
-MAX_TRAINERS = limits.MAX_TRAINERS
 #: Bounded because each prefetched step holds the vectors of a batch in memory.
 MAX_PREFETCH = 16
-MAX_WORKERS = limits.MAX_WORKERS
-MAX_FAILURES = 20
-MAX_FORKS = 64
-MAX_ANCHORS = limits.MAX_ANCHORS
-MAX_HISTORY = 100
 MAX_RESTARTS = 1000
-MAX_RANGES = limits.MAX_RANGES
-MAX_METRICS = limits.MAX_METRICS
-MAX_GROUPS = limits.MAX_GROUPS
 
 #: The name of an object in the job's namespace.
 ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]

@@ -7,17 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cpr_contract.choices import Bits
-from cpr_operator.api.base import (
-    MAX_RANGES,
-    MAX_SHARDS,
-    Count,
-    Model,
-    Portion,
-    Seconds,
-    Sentence,
-    Timestamp,
-    Word,
-)
+from cpr_contract.limits import MAX_RANGES, MAX_SHARDS
+from cpr_operator.api.base import Count, Model, Portion, Seconds, Sentence, Timestamp, Word
 
 #: Disjoint, sorted ranges [first, end) of samples.
 Ranges = Annotated[tuple[tuple[Count, Count], ...], Field(max_length=MAX_RANGES)]

@@ -7,8 +7,9 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from cpr_contract.limits import MAX_GROUPS, MAX_METRICS
 from cpr_contract.reports import HeldOutScores
-from cpr_operator.api.base import MAX_GROUPS, MAX_METRICS, Count, MetricName, Model, Seconds, Timestamp, Word
+from cpr_operator.api.base import Count, MetricName, Model, Seconds, Timestamp, Word
 
 #: The length of a line of `status.history`, which the longest values of all fields fit into.
 MAX_LINE = 256

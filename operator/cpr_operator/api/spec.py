@@ -1,29 +1,15 @@
-"""`spec` of a CPRJob. The CRD, its documentation and its defaults are generated from it.
-
-`model`, `data`, `evaluation`, `snapshots`, `accuracyBudget` and `restoreFrom` are in modules of their own. Rules
-between fields are in `rules`, in CEL.
-"""
+"""`spec` of a CPRJob. The CRD, its documentation and its defaults are generated from it; `rules` are between fields."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from cpr_contract.choices import DenseSync, Device, Precision, SparseUpdates
-from cpr_operator.api.base import (
-    MAX_DATA_SHARDS,
-    MAX_PREFETCH,
-    MAX_RESTARTS,
-    MAX_SHARDS,
-    MAX_SPARES,
-    MAX_TRAINERS,
-    MAX_WORKERS,
-    ObjectName,
-    SpecModel,
-)
-from cpr_operator.api.data_spec import Data
-from cpr_operator.api.evaluation_spec import Evaluation
+from cpr_contract.limits import MAX_SHARDS, MAX_SPARES, MAX_TRAINERS, MAX_WORKERS
+from cpr_operator.api.base import MAX_DATA_SHARDS, MAX_PREFETCH, MAX_RESTARTS, ObjectName, SpecModel
+from cpr_operator.api.data_spec import Data, Evaluation
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.rules.rule import fail
@@ -38,6 +24,17 @@ PLURAL = "cprjobs"
 
 #: A PodTemplateSpec. `templates` checks the parts that are merged, and a dry run at the API server the whole pod.
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+
+
+def _mergeable(field: str) -> AfterValidator:
+    """Return a validator of the pod template in `field`."""
+
+    def check(template: dict[str, Any]) -> dict[str, Any]:
+        if (part := misshapen(template)) is not None:
+            part.fail(field)
+        return template
+
+    return AfterValidator(check)
 
 
 def _check_workers(value: object) -> object:
@@ -144,16 +141,9 @@ class Trainers(SpecModel):
     is too small to keep all CPUs busy. Auto: before the first step, the first leader measures how many are fastest, and
     all trainers use it for the lifetime of the job (status.runtime.workers). State a number in jobs with results
     that are compared bit for bit. With device cuda it is 1. Default: Auto."""
-    template: PodTemplate = Field(default={})
+    template: Annotated[PodTemplate, _mergeable("spec.trainers.template")] = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""
-
-    @field_validator("template")
-    @classmethod
-    def _can_be_merged(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if (part := misshapen(value)) is not None:
-            part.fail("spec.trainers.template")
-        return value
 
 
 class Shards(SpecModel):
@@ -168,16 +158,9 @@ class Shards(SpecModel):
     """The PriorityClass of spares, which should be lower than that of the shards, so that spares never take a node from
     members. A spare keeps it when it becomes a shard. Default: that of shards.template. New spares have it after a
     change."""
-    template: PodTemplate = Field(default={})
+    template: Annotated[PodTemplate, _mergeable("spec.shards.template")] = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""
-
-    @field_validator("template")
-    @classmethod
-    def _can_be_merged(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if (part := misshapen(value)) is not None:
-            part.fail("spec.shards.template")
-        return value
 
 
 class RestartLimit(SpecModel):

@@ -12,19 +12,12 @@ from pydantic import Field
 
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
+from cpr_contract.limits import MAX_ANCHORS, MAX_SHARDS, MAX_SPARES, MAX_TRAINERS, MAX_WORKERS
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.base import (
-    MAX_ANCHORS,
-    MAX_FAILURES,
-    MAX_FORKS,
-    MAX_HISTORY,
     MAX_RESTARTS,
-    MAX_SHARDS,
-    MAX_SPARES,
-    MAX_TRAINERS,
-    MAX_WORKERS,
     Count,
     Key,
     Model,
@@ -37,18 +30,16 @@ from cpr_operator.api.base import (
 from cpr_operator.api.cost_status import Budget, Counted, Ledger, Overhead, Plan, Policy
 from cpr_operator.api.member_status import (
     Dense,
+    FailureRecord,
     Member,
     Predecessor,
-    Role,
+    Recovery,
     Shard,
-    ShardPhase,
     Spare,
     Trainer,
-    TrainerPhase,
 )
 from cpr_operator.api.pod_placement import Quota
 from cpr_operator.api.progress_status import GroupScores, HeldOut, Point, Progress
-from cpr_operator.api.recovery_status import FailureRecord, Recovery
 
 #: All parts of a status can be imported from here.
 __all__ = [
@@ -57,8 +48,6 @@ __all__ = [
     "MAX_FORKS",
     "MAX_HISTORY",
     "MAX_RESTARTS",
-    "MAX_SHARDS",
-    "MAX_TRAINERS",
     "TERMINAL_PHASES",
     "Anchor",
     "BestModel",
@@ -77,24 +66,22 @@ __all__ = [
     "Overhead",
     "Phase",
     "Plan",
-    "Point",
     "Policy",
     "Predecessor",
     "Progress",
-    "Quota",
     "Recovery",
-    "Role",
     "Runtime",
     "Shard",
-    "ShardPhase",
     "Shown",
     "SourceJob",
     "Spare",
     "SparseUpdatesMode",
     "Status",
     "Trainer",
-    "TrainerPhase",
 ]
+
+#: The maximum lengths of lists.
+MAX_FAILURES, MAX_FORKS, MAX_HISTORY = 20, 64, 100
 
 Phase = Literal[
     "Pending",

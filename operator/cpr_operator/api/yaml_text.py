@@ -1,7 +1,7 @@
 """Reads and writes YAML as kubectl does, so that a text means the same job here and on a cluster.
 
 kubectl converts YAML to JSON by sigs.k8s.io/yaml. PyYAML resolves scalars by other rules: `1e-3` and `1e3` are text,
-`1:30` is a number, a date is no text, `y` is no boolean, and the last of two equal keys wins. This module uses only
+`1:30` is a number, a date is not text, `y` is not a boolean, and the last of two equal keys wins. This module uses only
 PyYAML's parser and resolves scalars itself; a test compares a table of scalars with kubectl's results.
 """
 
@@ -65,8 +65,6 @@ def read_value(text: str | bytes) -> Any:
 
 def write_documents(*documents: Any) -> str:
     """Return JSON values as YAML that kubectl and this module parse to the same values."""
-    if len(documents) == 1:
-        return yaml.dump(documents[0], Dumper=_Writer, sort_keys=False, allow_unicode=True)
     return yaml.dump_all(documents, Dumper=_Writer, sort_keys=False, allow_unicode=True)
 
 
@@ -202,7 +200,7 @@ def _plain(node: ScalarNode) -> str | float | bool | None:
     if text in _WORDS:
         return _WORDS[text]
     if _NO_NUMBER.fullmatch(text):
-        raise _at(node.start_mark, f"{text} is no number that JSON has")
+        raise _at(node.start_mark, f"{text} is not a number that JSON has")
     digits = text.replace("_", "") if text[:1] != "_" else text
     if (found := _INTEGER.fullmatch(digits)) and len(digits) < 100:  # noqa: PLR2004 -- more digits than 64 bits have
         base = next(name for name in _BASES if found[name] is not None)

@@ -58,6 +58,8 @@ def run(  # noqa: PLR0913 -- one parameter per option
     resume: Annotated[bool, typer.Option("--resume", help="Resume the job in --workdir.")] = False,
 ) -> None:
     """Train on this machine, with processes for pods and a folder for the store."""
+    import asyncio
+
     from cpr_operator.cli.run import RunOptions
     from cpr_operator.cli.run import run as run_job
 
@@ -66,7 +68,7 @@ def run(  # noqa: PLR0913 -- one parameter per option
             raise DocumentError("give either FILE to start a job, or --resume --workdir DIR to resume one, not both")
         kills = tuple(parse_kill(each) for each in kill or ())
         options = RunOptions(file, kills, tuple(set_ or ()), workdir, report)
-        raise typer.Exit(run_job(options, out))
+        raise typer.Exit(asyncio.run(run_job(options, out)))
 
 
 @app.command()
@@ -115,8 +117,7 @@ def plan(
     from cpr_operator.cli.job_source import find_job
     from cpr_operator.cli.plan_command import plan as plan_job
 
-    with reported_errors():
-        plan_job(find_job(source, workdir, kube), as_json=json, out=out)
+    plan_job(find_job(source, workdir, kube), as_json=json, out=out)
 
 
 @app.command()
@@ -135,16 +136,15 @@ def report(
     from cpr_operator.cli.job_source import find_events, find_job
     from cpr_operator.cli.report import show_outcome
 
-    with reported_errors():
-        if json and html:
-            raise OptionError("--json prints, and --html writes a page; give one of them")
-        job = find_job(source, workdir, kube)
-        if html:
-            from cpr_operator.cli.pictures.report_page import write_page
+    if json and html:
+        raise OptionError("--json prints, and --html writes a page; give one of them")
+    job = find_job(source, workdir, kube)
+    if html:
+        from cpr_operator.cli.pictures.report_page import write_page
 
-            write_page(job, find_events(job, source, workdir, kube), html, out)
-        else:
-            show_outcome(job, workdir, kube, out, as_json=json)
+        write_page(job, find_events(job, source, workdir, kube), html, out)
+    else:
+        show_outcome(job, workdir, kube, out, as_json=json)
 
 
 @app.command()
@@ -163,7 +163,7 @@ def ui(
     """Show all jobs in a browser, with live updates. It only reads."""
     from cpr_operator.cli.ui import ClusterJobs, LocalJobs, serve
 
-    with reported_errors(), interruptible():
+    with interruptible():
         if workdir is not None and (all_namespaces or kube.text):
             raise OptionError("--workdir replaces a cluster; give one of them")
         jobs = ClusterJobs(kube, all_namespaces=all_namespaces) if workdir is None else LocalJobs(workdir)

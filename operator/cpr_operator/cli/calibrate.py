@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Column
 
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.snapshots_spec import AccuracyBudget
@@ -82,7 +82,19 @@ def as_json(job: str, shards: int, pairs: Sequence[Pair], found: Sensitivity) ->
 
 def print_calibration(console: Console, pairs: Sequence[Pair], found: Sensitivity, budget: AccuracyBudget) -> None:
     """Print a line for each level, the sensitivity, and the lines for the manifest."""
-    console.print(_levels(pairs), "", sep="\n", highlight=False)
+    titles = ("lost samples (PLS)", "runs", "AUC drop, mean", "least", "most", "drop / PLS", "log loss rise, mean")
+    table = plain_table(*(Column(title, justify="right") for title in titles))
+    for level in sorted({pair.level for pair in pairs}):
+        here = [pair for pair in pairs if pair.level == level]
+        drops, portion = [pair.auc_drop for pair in here], fmean(pair.pls for pair in here)
+        table.add_row(
+            f"{portion:.4f}",
+            str(len(here)),
+            *(f"{drop:+.5f}" for drop in (fmean(drops), min(drops), max(drops))),
+            f"{fmean(drops) / portion:+.4f}",
+            f"{fmean(pair.log_loss_rise for pair in here):+.5f}",
+        )
+    console.print(table, "", sep="\n", highlight=False)
     interval = f"{CONFIDENCE:.0%} interval {found.low:.2g} to {found.high:.2g}, over {found.seeds} seeds"
     measured = f"[bold]sensitivity {found.estimate:.2g}[/bold] AUC per unit of PLS ({interval}"
     finding = [f"{measured}; the worst single run {found.worst:.2g})"]
@@ -109,22 +121,6 @@ def plot(path: Path, pairs: Sequence[Pair], found: Sensitivity, title: str) -> N
     axes.set(title=title, xlabel="fraction of lost samples (PLS)", ylabel="AUC drop against the run without losses")
     axes.legend(loc="upper left", frameon=False)
     figure.savefig(path, dpi=150)
-
-
-def _levels(pairs: Sequence[Pair]) -> Table:
-    titles = ("lost samples (PLS)", "runs", "AUC drop, mean", "least", "most", "drop / PLS", "log loss rise, mean")
-    table = plain_table(*(Column(title, justify="right") for title in titles))
-    for level in sorted({pair.level for pair in pairs}):
-        here = [pair for pair in pairs if pair.level == level]
-        drops, portion = [pair.auc_drop for pair in here], fmean(pair.pls for pair in here)
-        table.add_row(
-            f"{portion:.4f}",
-            str(len(here)),
-            *(f"{drop:+.5f}" for drop in (fmean(drops), min(drops), max(drops))),
-            f"{fmean(drops) / portion:+.4f}",
-            f"{fmean(pair.log_loss_rise for pair in here):+.5f}",
-        )
-    return table
 
 
 def _advice(found: Sensitivity, budget: AccuracyBudget) -> tuple[str, ...]:

@@ -1,13 +1,4 @@
-"""The errors of commands. Their messages have the remedy, and are printed without a traceback.
-
-CommandLineError
-├── MissingPackageError    a package that the command needs is not installed
-├── ClusterRequestError    the cluster refused a request, or is unreachable
-├── TrialError             a process of the trainer image, or a run that was measured, failed
-└── UsageError             the command line cannot be used: exit code 2
-    ├── OptionError        the value of an option
-    └── DocumentError      a file that cannot be read, or a change that does not fit it
-"""
+"""The errors of commands. Their messages have the remedy, and are printed without a traceback."""
 
 from __future__ import annotations
 

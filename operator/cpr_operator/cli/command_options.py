@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cpr_operator.cli.command_errors import ClusterRequestError, OptionError
+from cpr_operator.cli.console import reported_errors
 
 if TYPE_CHECKING:
     from cpr_operator.client import Client
@@ -73,7 +74,7 @@ def job_name(text: str) -> str:
 
 
 def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `ClusterOptions` to a command, which gets them as its parameter `kube`."""
+    """Add the options of `ClusterOptions` to a command, as its parameter `kube`, and report its errors."""
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in signature.parameters.items() if name != "kube"]
     options = [
@@ -84,7 +85,8 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**given: Any) -> None:
         kube = ClusterOptions(**{name: given.pop(name) for name, _ in _CLUSTER_OPTIONS})
-        command(**given, kube=kube)
+        with reported_errors():
+            command(**given, kube=kube)
 
     run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
     return run

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from cpr_contract.codec import to_dict
-from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest
+from cpr_contract.requests import DataStats, Inspection, InspectionRequest
 from cpr_operator.api.validate import parse_job
 from cpr_operator.cli.document import read_single
 from cpr_operator.cli.trainer_process import answer, run_role
@@ -50,16 +50,18 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
 def show(found: DataStats, console: Console) -> None:
     """Print a table of the columns, then the bad rows and the samples of the job."""
     read_by_job = any(column.feeds for column in found.columns)
-    table = Table("column", "type", box=None, header_style="bold", pad_edge=False)
-    for heading in ("missing", "lowest", "highest", "distinct"):
-        table.add_column(heading, justify="right")
+    numbers = (Column(heading, justify="right") for heading in ("missing", "lowest", "highest", "distinct"))
+    table = Table("column", "type", *numbers, box=None, header_style="bold", pad_edge=False)
     has_bags = any(column.bag_mean is not None for column in found.columns)
     if has_bags:
         table.add_column("ids per row", justify="right")
     if read_by_job:
         table.add_column("used as")
     for column in found.columns:
-        cells = _cells(column, found.rows)
+        missing = f"{column.missing / found.rows:.1%}" if column.missing else "0"
+        bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
+        distinct = "" if column.distinct is None else f"{column.distinct:,}"
+        cells = [escape(column.name), escape(column.kind), missing, *bounds, distinct]
         if has_bags:
             cells.append("" if column.bag_mean is None else f"{column.bag_mean:.1f}, at most {column.bag_most:,}")
         if read_by_job:
@@ -79,13 +81,6 @@ def show(found: DataStats, console: Console) -> None:
             f"The job trains {reading.samples:,} samples in {_count(reading.steps, 'step')} from"
             f" {_count(reading.trained, 'row')}, shuffled {shuffled}; {reading.held_out:,} are held out."
         )
-
-
-def _cells(column: ColumnStats, rows: int) -> list[str]:
-    missing = f"{column.missing / rows:.1%}" if column.missing else "0"
-    bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
-    distinct = "" if column.distinct is None else f"{column.distinct:,}"
-    return [escape(column.name), escape(column.kind), missing, *bounds, distinct]
 
 
 def _count(number: int, noun: str) -> str:

@@ -114,7 +114,13 @@ def set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
         raise DocumentError(f"--set {shown}: the document is not an object")
     place: Any = document.setdefault("spec", {})
     for key in keys[:-1]:
-        place = _step(place, key, shown)
+        match place:
+            case dict():
+                place = place.setdefault(key, {})
+            case list():
+                place = _item(place, key, shown)
+            case _:
+                raise DocumentError(f"--set {shown}: cannot set {key}, because its parent is a plain value")
     match place:
         case dict():
             place[keys[-1]] = value
@@ -134,16 +140,6 @@ def _is_job(document: Any) -> bool:
             return version.partition("/")[0] == GROUP
         case _:
             return False
-
-
-def _step(place: Any, key: str, shown: str) -> Any:
-    match place:
-        case dict():
-            return place.setdefault(key, {})
-        case list():
-            return _item(place, key, shown)
-        case _:
-            raise DocumentError(f"--set {shown}: cannot set {key}, because its parent is a plain value")
 
 
 def _item(items: list[Any], key: str, shown: str) -> Any:

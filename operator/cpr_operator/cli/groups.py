@@ -74,10 +74,9 @@ def ls(  # noqa: PLR0913 -- one parameter per option
     from cpr_operator.cli.snapshots import find_source, list_points
     from cpr_operator.cli.trainer_process import role_runner
 
-    with reported_errors():
-        found = find_source(source, workdir, endpoint, job, kube)
-        with role_runner(source, kube, os.environ) as run:
-            raise typer.Exit(list_points(found, out, run, as_json=json))
+    found = find_source(source, workdir, endpoint, job, kube)
+    with role_runner(source, kube, os.environ) as run:
+        raise typer.Exit(list_points(found, out, run, as_json=json))
 
 
 @snapshots.command()
@@ -95,10 +94,9 @@ def verify(  # noqa: PLR0913 -- one parameter per option
     from cpr_operator.cli.snapshots import find_source, verify_saves
     from cpr_operator.cli.trainer_process import role_runner
 
-    with reported_errors():
-        found = find_source(source, workdir, endpoint, job, kube)
-        with role_runner(source, kube, os.environ) as run:
-            raise typer.Exit(verify_saves(found, out, run, as_json=json))
+    found = find_source(source, workdir, endpoint, job, kube)
+    with role_runner(source, kube, os.environ) as run:
+        raise typer.Exit(verify_saves(found, out, run, as_json=json))
 
 
 @snapshots.command()
@@ -123,27 +121,23 @@ def prune(  # noqa: PLR0913 -- one parameter per option
     from cpr_operator.cli.snapshots import check_phase, find_source, prune_saves
     from cpr_operator.cli.trainer_process import role_runner
 
-    with reported_errors():
-        found = find_source(source, workdir, endpoint, job, kube)
-        keep = 0 if all_ else keep
-        check_phase(found, everything=keep == 0)
-        with role_runner(source, kube, os.environ) as run:
-            prune_saves(found, keep, out, run, delete=delete, as_json=json)
+    found = find_source(source, workdir, endpoint, job, kube)
+    keep = 0 if all_ else keep
+    check_phase(found, everything=keep == 0)
+    with role_runner(source, kube, os.environ) as run:
+        prune_saves(found, keep, out, run, delete=delete, as_json=json)
 
 
 def bench_commands() -> Iterator[typer.Typer]:
     """Yield the installed apps, or without any an app with commands that exit with the remedy."""
     installed = entry_points(group=GROUP)
     yield from (each.load() for each in installed)
-    if not installed:
-        yield _placeholders()
-
-
-def _placeholders() -> typer.Typer:
+    if installed:
+        return
     app = typer.Typer(rich_markup_mode=None)
     for name in ("bench", "simulate"):
         app.command(name, help="Not installed: part of cprjob-bench.", context_settings=_ANY_OPTIONS)(_not_installed)
-    return app
+    yield app
 
 
 def _not_installed(context: typer.Context) -> None:

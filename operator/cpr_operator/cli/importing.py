@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from cpr_contract.codec import to_dict
 from cpr_contract.requests import Imported, ImportRequest
@@ -57,10 +57,8 @@ def import_model(job: JobSpec | None, request: ImportRequest, console: Console, 
 
 def show(imported: Imported, console: Console) -> None:
     """Print what was taken, what was not, and how a job starts from it."""
-    table = Table("table", "tensor", box=None, header_style="bold", pad_edge=False)
-    for heading in ("rows", "dim"):
-        table.add_column(heading, justify="right")
-    table.add_column("with")
+    sizes = (Column(heading, justify="right") for heading in ("rows", "dim"))
+    table = Table("table", "tensor", *sizes, "with", box=None, header_style="bold", pad_edge=False)
     for each in imported.tables:
         sums = "sums of RowWiseAdagrad" if each.sums else ""
         table.add_row(escape(each.name), escape(each.tensor), f"{each.rows:,}", str(each.dim), sums)

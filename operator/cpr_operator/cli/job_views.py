@@ -1,27 +1,35 @@
-"""Jobs of a cluster as text: the columns of `kubectl get`, and the details of one job."""
+"""Jobs of a cluster as text: the columns of `kubectl get`, the details of one job, and both while time passes."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from cpr_operator.api.base import epoch
 from cpr_operator.api.crd import COLUMNS, Column
+from cpr_operator.api.status import Status
 from cpr_operator.api.yaml_text import write_documents
-from cpr_operator.cli.command_options import ListingForm
+from cpr_operator.cli.command_options import ClusterOptions, ListingForm
 from cpr_operator.cli.console import plain_table
-from cpr_operator.cli.progress_display import members
-from cpr_operator.cli.report import clock, facts, failures, headline, overall_speed
+from cpr_operator.cli.progress_display import ProgressState, Throughput, members, open_progress
+from cpr_operator.cli.report import clock, facts, failures, headline, next_step_on_cluster, overall_speed, print_summary
+from cpr_operator.client.job import value_at
 from cpr_operator.policy.plan import duration
 
 if TYPE_CHECKING:
-    from cpr_operator.client import Event, Job
+    from cpr_operator.client import Client, Event, Job
+
+#: Seconds between two requests for all jobs.
+POLL_S = 2.0
 
 
 def listing(jobs: Sequence[Job], form: ListingForm, now: float, *, namespaces: bool, single: bool) -> RenderableType:
@@ -43,17 +51,15 @@ def table(jobs: Iterable[Job], now: float, *, wide: bool = False, namespaces: bo
     rows = [[*(["NAMESPACE"] if namespaces else ()), "NAME", *(column.name.upper() for column in columns)]]
     for job in jobs:
         first = [job.namespace, job.name] if namespaces else [job.name]
-        rows.append([*first, *(cell(job.document, column, now) for column in columns)])
+        rows.append([*first, *(_cell(job.document, column, now) for column in columns)])
     widths = [max(map(len, each)) for each in zip(*rows, strict=True)]
     lines = ("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return Text("\n".join(lines), no_wrap=True)
 
 
-def cell(document: Mapping[str, Any], column: Column, now: float) -> str:
+def _cell(document: Mapping[str, Any], column: Column, now: float) -> str:
     """Return the text of a printer column; times are ages at `now`, in seconds since the epoch."""
-    value: Any = document
-    for key in column.path.removeprefix(".").split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+    value = value_at(document, column.path.removeprefix("."))
     if value is None:
         return ""
     return duration(max(0.0, now - (epoch(value) or 0.0))) if column.type == "date" else str(value)
@@ -93,3 +99,43 @@ def events_table(events: Iterable[Event]) -> Table:
 def _document(jobs: Sequence[Job], *, single: bool) -> dict[str, Any]:
     documents = [dict(job.document) for job in jobs]
     return documents[0] if single else {"apiVersion": "v1", "kind": "List", "items": documents}
+
+
+def follow_job(client: Client, name: str, kube: ClusterOptions, console: Console, *, from_start: bool) -> Status:
+    """Show the job's progress and events until it is over, then its outcome, and return its last status.
+
+    from_start: show earlier events, too. Raises ClientError.
+    """
+    from cpr_operator.client import UnavailableError  # noqa: PLC0415 -- slow to import
+
+    throughput: Throughput | None = None
+    with contextlib.closing(open_progress(console)) as progress:
+        shown = set() if from_start else {event.uid for event in client.events(name)}
+        for job in client.watch(name):
+            status, now = job.status, time.time()
+            done, when = status.progress.samples, status.progress.updated
+            if when is not None:
+                throughput = throughput.after(when, done) if throughput else Throughput.begin(when, done)
+            elapsed_s = max(0.0, (status.completion_time or now) - (status.start_time or now))
+            progress.show(ProgressState(job.name, elapsed_s, status, None))
+            with contextlib.suppress(UnavailableError):  # the next round prints the events
+                for event in client.events(name):
+                    if event.uid not in shown:
+                        shown.add(event.uid)
+                        progress.print(event.line)
+    next_step = next_step_on_cluster(status, name, kube.text)
+    print_summary(console, name, status, throughput.samples_per_s if throughput else None, next_step)
+    return status
+
+
+def follow_all(client: Client, console: Console, *, all_namespaces: bool) -> None:
+    """Show a table of all jobs: on a terminal until Ctrl-C, else once. Raises ClientError."""
+    if not console.is_terminal:
+        jobs = client.list(all_namespaces=all_namespaces)
+        console.print(table(jobs, time.time(), wide=True, namespaces=all_namespaces), soft_wrap=True)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            jobs = client.list(all_namespaces=all_namespaces)
+            live.update(table(jobs, time.time(), wide=True, namespaces=all_namespaces), refresh=True)
+            time.sleep(POLL_S)

@@ -11,7 +11,7 @@ import typer
 from cpr_operator.api.terminal_text import printable_log
 from cpr_operator.cli.command_errors import DocumentError, OptionError
 from cpr_operator.cli.command_options import ClusterOptions, ListingForm, job_name, on_cluster
-from cpr_operator.cli.console import INTERRUPTED, err, interruptible, out, reported_errors
+from cpr_operator.cli.console import INTERRUPTED, err, interruptible, out
 from cpr_operator.cli.kill_options import parse_member
 
 jobs = typer.Typer(rich_markup_mode=None)
@@ -32,18 +32,17 @@ def submit(
     """Create jobs on the cluster."""
     from cpr_operator.cli.plan_command import show_warnings
 
-    with reported_errors():
-        documents = _manifests(files)
-        if watch and len(documents) != 1:
-            raise OptionError(f"--watch follows one job, and there are {len(documents)}")
-        with kube.client() as client:
-            created = [client.submit(each) for each in documents]
-            for job in created:
-                out.print(f"created {job.namespace}/{job.name}", markup=False, highlight=False)
-                show_warnings(job.spec, err)
-            if watch:
-                in_namespace = ClusterOptions(kube.kubeconfig, kube.context, created[0].namespace)
-                raise typer.Exit(_watch(in_namespace, created[0].name))
+    documents = _manifests(files)
+    if watch and len(documents) != 1:
+        raise OptionError(f"--watch follows one job, and there are {len(documents)}")
+    with kube.client() as client:
+        created = [client.submit(each) for each in documents]
+        for job in created:
+            out.print(f"created {job.namespace}/{job.name}", markup=False, highlight=False)
+            show_warnings(job.spec, err)
+        if watch:
+            in_namespace = ClusterOptions(kube.kubeconfig, kube.context, created[0].namespace)
+            raise typer.Exit(_watch(in_namespace, created[0].name))
 
 
 @jobs.command()
@@ -61,7 +60,7 @@ def get(
     """List jobs, or print some."""
     from cpr_operator.cli.job_views import listing
 
-    with reported_errors(), kube.client() as client:
+    with kube.client() as client:
         if names and all_namespaces:
             raise OptionError("--all-namespaces lists jobs; give it without names")
         found = [client.get(each) for each in names] if names else client.list(all_namespaces=all_namespaces)
@@ -79,7 +78,7 @@ def describe(job: Name, *, kube: ClusterOptions) -> None:
     """Show the details of a job: progress, members, conditions, failures and events."""
     from cpr_operator.cli.job_views import description
 
-    with reported_errors(), kube.client() as client:
+    with kube.client() as client:
         out.print(description(client.get(job), client.events(job)), highlight=False)
 
 
@@ -95,9 +94,9 @@ def top(
     kube: ClusterOptions,
 ) -> None:
     """Show the progress of a job until it is over, or a table of all jobs."""
-    from cpr_operator.cli.job_monitor import follow_all, follow_job
+    from cpr_operator.cli.job_views import follow_all, follow_job
 
-    with reported_errors(), interruptible(), kube.client() as client:
+    with interruptible(), kube.client() as client:
         if job is None:
             follow_all(client, out, all_namespaces=all_namespaces)
         elif all_namespaces:
@@ -121,7 +120,7 @@ def logs(
     kube: ClusterOptions,
 ) -> None:
     """Print the log of a trainer or a shard."""
-    with reported_errors(), interruptible(), kube.client() as client:
+    with interruptible(), kube.client() as client:
         for line in client.logs(job, role=role, index=index, follow=follow):
             text = line.rstrip("\n")
             typer.echo(printable_log(text) if out.is_terminal else text)
@@ -133,7 +132,7 @@ def events(job: Name, *, kube: ClusterOptions) -> None:
     """List the events of a job, oldest first. Kubernetes keeps them for an hour."""
     from cpr_operator.cli.job_views import events_table
 
-    with reported_errors(), kube.client() as client:
+    with kube.client() as client:
         out.print(events_table(client.events(job)), highlight=False)
 
 
@@ -141,7 +140,7 @@ def events(job: Name, *, kube: ClusterOptions) -> None:
 @on_cluster
 def suspend(job: Name, *, kube: ClusterOptions) -> None:
     """Suspend a job: it saves everything and releases its pods. Nothing is lost."""
-    with reported_errors(), kube.client() as client:
+    with kube.client() as client:
         changed = client.suspend(job)
         out.print(f"{changed.name} is being suspended: it saves everything and stops", highlight=False)
         out.print(f"To resume the job: cprjob resume {changed.name}{kube.text}", highlight=False, soft_wrap=True)
@@ -151,7 +150,7 @@ def suspend(job: Name, *, kube: ClusterOptions) -> None:
 @on_cluster
 def resume(job: Name, *, kube: ClusterOptions) -> None:
     """Resume a suspended job."""
-    with reported_errors(), kube.client() as client:
+    with kube.client() as client:
         changed = client.resume(job)
         out.print(f"{changed.name} is being resumed", highlight=False)
 
@@ -166,13 +165,12 @@ def scale(
     kube: ClusterOptions,
 ) -> None:
     """Change the number of trainers or shards of a job."""
-    with reported_errors():
-        if trainers is None and shards is None:
-            raise OptionError("give --trainers N, --shards N, or both")
-        with kube.client() as client:
-            spec = client.scale(job, trainers=trainers, shards=shards).spec
-            members = f"{spec.trainers.replicas} trainers and {spec.shards.replicas} shards"
-            out.print(f"{job} is being scaled to {members}", highlight=False)
+    if trainers is None and shards is None:
+        raise OptionError("give --trainers N, --shards N, or both")
+    with kube.client() as client:
+        spec = client.scale(job, trainers=trainers, shards=shards).spec
+        members = f"{spec.trainers.replicas} trainers and {spec.shards.replicas} shards"
+        out.print(f"{job} is being scaled to {members}", highlight=False)
 
 
 @jobs.command()
@@ -189,22 +187,21 @@ def chaos(
     kube: ClusterOptions,
 ) -> None:
     """Inject failures into a running job."""
-    with reported_errors():
-        targets = [(parse_member(each), False) for each in kill or ()]
-        targets += [(parse_member(each), True) for each in drain or ()]
-        if not targets:
-            raise OptionError("give at least one member, as in --kill shard/1")
-        with kube.client() as client:
-            for (role, index), drained in targets:
-                pod = client.kill(job, role, index, drain=drained)
-                out.print(f"{'drained' if drained else 'killed'} {role}/{index} (pod {pod})", highlight=False)
+    targets = [(parse_member(each), False) for each in kill or ()]
+    targets += [(parse_member(each), True) for each in drain or ()]
+    if not targets:
+        raise OptionError("give at least one member, as in --kill shard/1")
+    with kube.client() as client:
+        for (role, index), drained in targets:
+            pod = client.kill(job, role, index, drain=drained)
+            out.print(f"{'drained' if drained else 'killed'} {role}/{index} (pod {pod})", highlight=False)
 
 
 @jobs.command()
 @on_cluster
 def delete(names: Names, *, kube: ClusterOptions) -> None:
     """Delete jobs. Their saves stay, unless they have snapshots.deleteWithJob."""
-    with reported_errors(), kube.client() as client:
+    with kube.client() as client:
         for name in names:
             client.delete(name)
             out.print(f"deleted {client.namespace}/{name}", markup=False, highlight=False)
@@ -229,7 +226,7 @@ def _manifests(files: list[Path]) -> list[dict[str, Any]]:
 
 def _watch(kube: ClusterOptions, name: str) -> int:
     """Follow a job and return the exit code: 0 only if it succeeded. Ctrl-C leaves the job running."""
-    from cpr_operator.cli.job_monitor import follow_job
+    from cpr_operator.cli.job_views import follow_job
 
     try:
         with kube.client() as client:

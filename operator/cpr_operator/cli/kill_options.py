@@ -70,10 +70,9 @@ def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:
 
 
 def due(kills: tuple[Kill, ...], samples: int, total: int) -> tuple[tuple[Kill, ...], tuple[Kill, ...]]:
-    """Split the kills into those that are due once `samples` of `total` are trained, and the remaining ones.
+    """Split the kills into those that are due once `samples` of `total` (0 if unknown) are trained, and the others.
 
-    No kill is due while the total is unknown (0). At most one kill of each member is due at a time, because a second
-    one would hit the process that the first one has killed.
+    At most one kill of each member is due at a time: a second one would hit the process that the first has killed.
     """
     now, later = dict[str, Kill](), list[Kill]()
     for kill in kills:

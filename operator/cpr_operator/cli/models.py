@@ -20,7 +20,7 @@ from cpr_operator.cli.command_options import (
     job_name,
     on_cluster,
 )
-from cpr_operator.cli.console import out, reported_errors
+from cpr_operator.cli.console import out
 
 models = typer.Typer(rich_markup_mode=None)
 
@@ -52,16 +52,15 @@ def export(  # noqa: PLR0913 -- one parameter per option
     from cpr_operator.cli.job_source import find_job
     from cpr_operator.cli.trainer_process import trainer_pod
 
-    with reported_errors():
-        if "://" not in to:
-            check_folder("--to", Path(to))
-        model = model_of(find_job(source, workdir, kube), anchor)
-        request = ExportRequest(model.anchor, form, since)
-        if is_on_cluster(source):
-            with trainer_pod(source, kube) as pod:
-                export_from(pod, request, to)
-        else:
-            raise typer.Exit(export_model(model.job_spec, request, to, os.environ))
+    if "://" not in to:
+        check_folder("--to", Path(to))
+    model = model_of(find_job(source, workdir, kube), anchor)
+    request = ExportRequest(model.anchor, form, since)
+    if is_on_cluster(source):
+        with trainer_pod(source, kube) as pod:
+            export_from(pod, request, to)
+    else:
+        raise typer.Exit(export_model(model.job_spec, request, to, os.environ))
 
 
 @models.command()
@@ -79,10 +78,9 @@ def evaluate(
     from cpr_operator.cli.job_source import find_job
     from cpr_operator.cli.trainer_process import role_runner
 
-    with reported_errors():
-        model = model_of(find_job(source, workdir, kube))
-        with role_runner(source, kube, os.environ) as run:
-            evaluate_model(model, out, run, as_json=json)
+    model = model_of(find_job(source, workdir, kube))
+    with role_runner(source, kube, os.environ) as run:
+        evaluate_model(model, out, run, as_json=json)
 
 
 @models.command("import")
@@ -116,15 +114,14 @@ def import_(  # noqa: PLR0913 -- one parameter per option
     from cpr_operator.cli.importing import checked, import_model, parse_map
     from cpr_operator.cli.trainer_process import run_role, trainer_pod
 
-    with reported_errors():
-        mapped, here = tuple(map(parse_map, map_ or ())), not is_on_cluster(source)
-        job = parse_job(read_single(Path(source)), uid="import") if here else None
-        named = name or (job_name(source) if job is None else job.job_name)
-        request = checked(ImportRequest(tuple(from_), named, mapped, missing, dense), here=here)
-        if job is None:
-            with trainer_pod(source, kube, unstarted=True) as pod:
-                import_model(None, request, out, pod.run, as_json=json)
-        elif kube.text:
-            raise OptionError(f"only a job on a cluster takes{kube.text}; name it as cpr/NAME")
-        else:
-            import_model(job, request, out, partial(run_role, environment=os.environ), as_json=json)
+    mapped, here = tuple(map(parse_map, map_ or ())), not is_on_cluster(source)
+    job = parse_job(read_single(Path(source)), uid="import") if here else None
+    named = name or (job_name(source) if job is None else job.job_name)
+    request = checked(ImportRequest(tuple(from_), named, mapped, missing, dense), here=here)
+    if job is None:
+        with trainer_pod(source, kube, unstarted=True) as pod:
+            import_model(None, request, out, pod.run, as_json=json)
+    elif kube.text:
+        raise OptionError(f"only a job on a cluster takes{kube.text}; name it as cpr/NAME")
+    else:
+        import_model(job, request, out, partial(run_role, environment=os.environ), as_json=json)

@@ -55,25 +55,34 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "auc": progress.auc,
         "logloss": progress.logloss,
         "metrics": progress.metrics,
-        "held_out": None if progress.held_out is None else progress.held_out.model_dump(mode="json"),
-        "best": None if status.best is None else status.best.model_dump(mode="json"),
-        "plan": None
-        if plan is None
-        else {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},
-        "budget": None
-        if budget is None
-        else {
-            "limit": budget.limit,
-            "spent": budget.spent,
-            "running_sum": budget.running_sum,
-            "rollbacks": budget.rollbacks,
-        },
-        "workers": None if workers is None else {"count": workers.count, "reason": workers.reason},
+        "held_out": progress.held_out and progress.held_out.model_dump(mode="json"),
+        "best": status.best and status.best.model_dump(mode="json"),
+        "plan": plan and {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},
+        "budget": budget and budget.model_dump(include={"limit", "spent", "running_sum", "rollbacks"}),
+        "workers": workers and workers.model_dump(),
         "replayed_samples": status.progress.replayed_samples,
         "protected_samples": status.progress.protected_samples,
         "lost_row_updates": status.lost_row_updates,
         "lost_row_updates_exact": status.lost_row_updates_exact,
-        "failures": [_failure(each) for each in status.failures],
+        "failures": [
+            {
+                "role": each.role,
+                "index": each.index,
+                "kind": each.kind,
+                "lost_samples": each.lost_samples,
+                "replayed_samples": each.replayed_samples,
+                "replayed_in_order": each.replayed_in_order,
+                "lost_row_updates": each.lost_row_updates,
+                "lost_row_updates_exact": each.lost_row_updates_exact,
+                "recovery_s": each.recovery_seconds,
+                "action": each.action,
+                "incarnation": each.incarnation,
+                "life": each.process,
+                "tier": each.tier,
+                "message": each.message,
+            }
+            for each in status.failures
+        ],
         "pods": [
             {
                 "name": each.pod,
@@ -90,26 +99,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
             "lost_s": overhead.lost_seconds,
             "reschedule_s": overhead.reschedule_seconds,
         },
-        "result": None if status.result is None else status.result.key,
-    }
-
-
-def _failure(record: FailureRecord) -> dict[str, Any]:
-    return {
-        "role": record.role,
-        "index": record.index,
-        "kind": record.kind,
-        "lost_samples": record.lost_samples,
-        "replayed_samples": record.replayed_samples,
-        "replayed_in_order": record.replayed_in_order,
-        "lost_row_updates": record.lost_row_updates,
-        "lost_row_updates_exact": record.lost_row_updates_exact,
-        "recovery_s": record.recovery_seconds,
-        "action": record.action,
-        "incarnation": record.incarnation,
-        "life": record.process,
-        "tier": record.tier,
-        "message": record.message,
+        "result": status.result and status.result.key,
     }
 
 

@@ -89,11 +89,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """The slope with its 95 % confidence interval, in AUC for a PLS of 1.
-
-    worst: the largest slope of any single pair. The interval is that of the mean, and single jobs
-    scatter around it.
-    """
+    """The slope with the 95 % confidence interval of its mean, in AUC for a PLS of 1. worst: that of a single pair."""
 
     estimate: float
     low: float
@@ -115,14 +111,17 @@ class Sensitivity:
 def measure(pairs: Sequence[Pair]) -> Sensitivity:
     """Return the sensitivity over at least two seeds. Every pair must have a PLS above 0.
 
-    Runs of one seed share their data and the run they are compared with, so only seeds count as
-    independent. Each seed gives one slope, and the interval is Student's of their mean. A seed's
-    slope is the sum of its drops over the sum of its PLS, which is least squares through the origin
-    for a variance that grows with the PLS.
+    Runs of one seed share their data and the run they are compared with, so only seeds count as independent: each gives
+    one slope, and the interval is Student's of their mean. A slope is the sum of the drops over the sum of the PLS,
+    which is least squares through the origin for a variance that grows with the PLS.
     """
-    slopes = [_slope(pair for pair in pairs if pair.seed == seed) for seed in sorted({pair.seed for pair in pairs})]
+    from scipy.stats import t  # noqa: PLC0415 -- slow to import
+
+    of_seed = [[pair for pair in pairs if pair.seed == seed] for seed in sorted({pair.seed for pair in pairs})]
+    slopes = [math.fsum(pair.auc_drop for pair in own) / math.fsum(pair.pls for pair in own) for own in of_seed]
     estimate = fmean(slopes)
-    half = _quantile(len(slopes) - 1) * stdev(slopes) / math.sqrt(len(slopes))
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(slopes) - 1))
+    half = quantile * stdev(slopes) / math.sqrt(len(slopes))
     worst = max(pair.auc_drop / pair.pls for pair in pairs)
     return Sensitivity(estimate, estimate - half, estimate + half, worst, len(slopes))
 
@@ -153,15 +152,3 @@ def pair_runs(planned: Design, outcomes: Iterable[Outcome]) -> tuple[Pair, ...]:
         drop, rise = auc - outcome.auc, outcome.log_loss - log_loss
         pairs.append(Pair(seed, level, outcome.pls, outcome.auc, drop, rise, outcome.lost_row_updates))
     return tuple(pairs)
-
-
-def _slope(pairs: Iterable[Pair]) -> float:
-    drops, portions = zip(*((pair.auc_drop, pair.pls) for pair in pairs), strict=True)
-    return math.fsum(drops) / math.fsum(portions)
-
-
-def _quantile(degrees: int) -> float:
-    """Return the bound of Student's t within which 95 % of the distribution lie."""
-    from scipy.stats import t  # noqa: PLC0415 -- slow to import
-
-    return float(t.ppf((1 + CONFIDENCE) / 2, degrees))

@@ -41,10 +41,9 @@ _LEFT = frozenset({"kind", "written (UTC)", "based on", "strategy"})
 
 @dataclass(frozen=True, slots=True)
 class JobStore:
-    """A store, and a job in it if one is named.
+    """A store, and a job in it if one is named. Without a status of the job the phase is None.
 
-    Phase, forks, the step of the newest anchor (`recorded`) and the reason of `degraded` saves come from the job's
-    status. Without a status the phase is None.
+    recorded: the step of its newest anchor. degraded: the reason of degraded saves.
     """
 
     store: StoreSpec
@@ -67,7 +66,12 @@ def find_source(
     if named is not None and "://" in named:
         if workdir is not None:
             raise OptionError("give either a store or --workdir DIR of a local run")
-        return JobStore(_store(named, endpoint), job_uid)
+        if is_file_uri(named) and not endpoint:
+            return JobStore(StoreSpec(named, None, "", ""), job_uid)
+        place = urlsplit(named)
+        if place.scheme == "s3" and place.netloc and endpoint:
+            return JobStore(StoreSpec(endpoint, None, place.netloc, place.path.strip("/")), job_uid)
+        raise OptionError(f"{named}: use {_EXAMPLES}")
     if endpoint is not None:
         raise OptionError(f"--endpoint {endpoint}: only s3://bucket/prefix takes it, because a CPRJob has its own")
     return _of_job(find_job(named, workdir, kube), job_uid)
@@ -149,15 +153,6 @@ def check_phase(source: JobStore, *, everything: bool) -> None:
         raise OptionError(f"the job is {source.phase} and could not {use} without its saves; delete the job first")
 
 
-def _store(uri: str, endpoint: str | None) -> StoreSpec:
-    if is_file_uri(uri) and not endpoint:
-        return StoreSpec(uri, None, "", "")
-    place = urlsplit(uri)
-    if place.scheme == "s3" and place.netloc and endpoint:
-        return StoreSpec(endpoint, None, place.netloc, place.path.strip("/"))
-    raise OptionError(f"{uri}: use {_EXAMPLES}")
-
-
 def _of_job(document: Any, job_uid: str | None) -> JobStore:
     spec, status = parse_document(document), parse_status(document.get("status") or {})
     uid, degraded = job_uid or document["metadata"].get("uid"), ("SnapshotsDegraded", "True")
@@ -186,7 +181,19 @@ def _show_points(console: Console, points: Iterable[Point], remarks: Mapping[str
         columns = (Column(title, justify="left" if title in _LEFT else "right") for title in titles)
         table = plain_table(*columns, title=f"job {job_uid}")
         for point in found:
-            table.add_row(*_cells(point), *((remarks.get(point.key, ""),) if remarks is not None else ()))
+            table.add_row(
+                f"{point.step:,}",
+                f"{point.samples:,}",
+                point.kind,
+                str(len(point.shards)) if point.shards else "-",
+                str(point.generation),
+                clock(point.written_s),
+                decimal(point.size_bytes),
+                "-" if point.bits is None else str(point.bits),
+                ", ".join(f"{step:,}" for step in point.bases) or "-",
+                point.strategy or "-",
+                *((remarks.get(point.key, ""),) if remarks is not None else ()),
+            )
         console.print(table, "", sep="\n", highlight=False)
 
 
@@ -196,18 +203,3 @@ def _show_damage(console: Console, damaged: Iterable[Damage]) -> None:
         console.print(f"[red]{escape(damage.key)}[/red]", highlight=False, soft_wrap=True)
         for name, text in (("expected", damage.expected), ("found", damage.found)):
             console.print(f"    {name}: {escape(text)}", highlight=False, soft_wrap=True)
-
-
-def _cells(point: Point) -> tuple[str, ...]:
-    return (
-        f"{point.step:,}",
-        f"{point.samples:,}",
-        point.kind,
-        str(len(point.shards)) if point.shards else "-",
-        str(point.generation),
-        clock(point.written_s),
-        decimal(point.size_bytes),
-        "-" if point.bits is None else str(point.bits),
-        ", ".join(f"{step:,}" for step in point.bases) or "-",
-        point.strategy or "-",
-    )

@@ -102,7 +102,7 @@ def run_role(
 
 
 def answer(kind: type[_Answer], run: RunRole, role: str, job: JobSpec | None, request: object) -> _Answer:
-    """Run a role whose answer is one line, and return the answer. Raises TrialError."""
+    """Run a role that answers with one line, and return the answer. Raises TrialError."""
     with closing(run(role, job, request)) as lines:
         (found,) = (from_json(kind, line) for line in lines)
     return found

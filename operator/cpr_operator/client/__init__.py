@@ -1,8 +1,6 @@
 """CPRJobs and their pods on a Kubernetes API server, for the command line, TorchX and `cprjob.Client`.
 
-All requests have the rights of the user's kubeconfig. `kube_connection` makes requests, `job_objects` interprets their
-answers, `member_logs` follows a member through its pods, `tool` runs commands in a pod, and `client` offers all of it
-by the names of jobs.
+`kube_connection` makes requests with the rights of the user's kubeconfig, and `client` offers all by the names of jobs.
 """
 
 from cpr_operator.client.client import Client

@@ -22,7 +22,7 @@ Object = dict[str, Any]
 #: The metadata of a job that its author wrote; the cluster adds more.
 OWN_METADATA = ("name", "namespace", "labels", "annotations")
 #: Phases in which a job with `suspend: true` has no pods and stays as it is.
-WITHOUT_PODS = frozenset({"Pending", "Suspended"})
+WITHOUT_PODS = frozenset({"", "Pending", "Suspended"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,20 @@ class Job:
     @property
     def phase(self) -> str:
         """Return the phase; empty before the operator has seen the job."""
-        return phase(self.document)
+        return str((self.document.get("status") or {}).get("phase", ""))
+
+    @property
+    def suspended(self) -> bool:
+        """Return whether the job is suspended by its own `suspend`, and all its pods are gone."""
+        return bool(self.document["spec"].get("suspend")) and self.phase in WITHOUT_PODS
 
     @property
     def over(self) -> bool:
-        """Return whether the job stays as it is until a user changes it (`is_over`)."""
-        return is_over(self.document)
+        """Return whether the job succeeded, failed, or is suspended by its own `suspend`.
+
+        A job that the operator suspended is not over, because the operator resumes it.
+        """
+        return self.phase in TERMINAL_PHASES or self.suspended
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +96,12 @@ class Event:
         return event_line(self.type, self.reason, self.message)
 
 
-def phase(job: Mapping[str, Any]) -> str:
-    """Return the phase of a plain object; empty before the operator has seen the job."""
-    return str((job.get("status") or {}).get("phase", ""))
-
-
-def is_suspended(job: Mapping[str, Any]) -> bool:
-    """Return whether the job is suspended by its own `suspend`, and all its pods are gone."""
-    return bool(job["spec"].get("suspend")) and phase(job) in {"", *WITHOUT_PODS}
-
-
-def is_over(job: Mapping[str, Any]) -> bool:
-    """Return whether the job succeeded, failed, or is suspended by its own `suspend`.
-
-    A job that the operator suspended is not over, because the operator resumes it.
-    """
-    return phase(job) in TERMINAL_PHASES or is_suspended(job)
+def value_at(document: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path such as `status.progress.percent`; None if it is absent."""
+    value: Any = document
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def to_create(document: Any) -> Object:

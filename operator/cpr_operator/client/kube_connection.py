@@ -1,11 +1,4 @@
-"""Requests to a Kubernetes API server with the rights of a kubeconfig, and the errors that users see.
-
-ClientError                 the request failed; the message has the remedy
-├── NoObjectError           there is no object of this name
-├── UnavailableError        the API server cannot answer now; the same request may succeed later
-├── WaitTimeoutError        a state that was waited for did not come in time
-└── tool.CommandError       a command in a pod failed
-"""
+"""Requests to a Kubernetes API server with the rights of a kubeconfig, and the errors that users see."""
 
 from __future__ import annotations
 
@@ -84,48 +77,35 @@ class KubeConnection:
 
     def create(self, namespace: str, job: Object) -> Object:
         """Create a job. The server refuses unknown fields."""
-        with _user_errors(f"cannot create {namespace}/{job['metadata']['name']}"):
-            created: Any = self._jobs.create_namespaced_custom_object(
-                GROUP, VERSION, namespace, PLURAL, job, field_validation="Strict", _request_timeout=REQUEST_S
-            )
-        return dict(created)
+        request = _of_jobs(self._jobs.create_namespaced_custom_object, namespace)
+        doing = f"cannot create {namespace}/{job['metadata']['name']}"
+        return _answer(doing, partial(request, job, field_validation="Strict"))
 
     def find(self, namespace: str, name: str) -> Object | None:
         """Return a job, or None if there is none of that name."""
-        try:
-            with _user_errors(f"cannot read {namespace}/{name}"):
-                found: Any = self._jobs.get_namespaced_custom_object(
-                    GROUP, VERSION, namespace, PLURAL, name, _request_timeout=REQUEST_S
-                )
-        except NoObjectError:
-            return None
-        return dict(found)
+        request = _of_jobs(self._jobs.get_namespaced_custom_object, namespace)
+        with contextlib.suppress(NoObjectError):
+            return _answer(f"cannot read {namespace}/{name}", partial(request, name))
+        return None
 
     def jobs(self, namespace: str | None) -> list[Object]:
         """Return all jobs of a namespace; None is all namespaces."""
-        with _user_errors(f"cannot list jobs of {namespace or 'all namespaces'}"):
-            found: Any = (
-                self._jobs.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, _request_timeout=REQUEST_S)
-                if namespace
-                else self._jobs.list_cluster_custom_object(GROUP, VERSION, PLURAL, _request_timeout=REQUEST_S)
-            )
-        return list(found["items"])
+        request = partial(self._jobs.list_cluster_custom_object, GROUP, VERSION, PLURAL)
+        if namespace:
+            request = _of_jobs(self._jobs.list_namespaced_custom_object, namespace)
+        return list(_answer(f"cannot list jobs of {namespace or 'all namespaces'}", request)["items"])
 
     def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Object:
         """Merge a patch into a job and return the changed job."""
-        merge: dict[str, Any] = {"_content_type": "application/merge-patch+json", "_request_timeout": REQUEST_S}
-        with _user_errors(f"cannot change {namespace}/{name}"):
-            changed: Any = self._jobs.patch_namespaced_custom_object(
-                GROUP, VERSION, namespace, PLURAL, name, dict(patch), **merge
-            )
-        return dict(changed)
+        request = _of_jobs(self._jobs.patch_namespaced_custom_object, namespace)
+        merge = partial(request, name, dict(patch), _content_type="application/merge-patch+json")
+        return _answer(f"cannot change {namespace}/{name}", merge)
 
     def delete(self, namespace: str, name: str) -> None:
         """Delete a job; a job that does not exist is success."""
-        with _user_errors(f"cannot delete {namespace}/{name}"), contextlib.suppress(NoObjectError):
-            self._jobs.delete_namespaced_custom_object(
-                GROUP, VERSION, namespace, PLURAL, name, _request_timeout=REQUEST_S
-            )
+        request = _of_jobs(self._jobs.delete_namespaced_custom_object, namespace)
+        with contextlib.suppress(NoObjectError):
+            _answer(f"cannot delete {namespace}/{name}", partial(request, name))
 
     def pods(self, namespace: str, labels: Mapping[str, object]) -> list[Object]:
         """Return the pods with these labels."""
@@ -233,8 +213,13 @@ def _user_errors(doing: str) -> Iterator[None]:
         ) from None
 
 
+def _of_jobs(request: Callable[..., Any], namespace: str) -> partial[Any]:
+    """Return a request for custom objects as one for the jobs of a namespace; its further arguments follow."""
+    return partial(request, GROUP, VERSION, namespace, PLURAL)
+
+
 def _answer(doing: str, request: Callable[..., Any]) -> Object:
-    """Make a request for a built-in kind, and return its answer as plain JSON instead of the library's models."""
+    """Make a request, and return its answer as plain JSON instead of the library's models."""
     with _user_errors(doing):
         found: Object = json.loads(request(_preload_content=False, _request_timeout=REQUEST_S).data)
     return found

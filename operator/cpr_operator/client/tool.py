@@ -50,7 +50,7 @@ class Tool:
         """
         opened = self._connection.execute(self._namespace, self._name, command)
         errors, status = bytearray(), bytearray()
-        with _closing(opened.sock), _broken_connection(self._name):
+        try:
             if stdin:
                 opened.write_stdin(stdin)
             opened.close_channel(STDIN_CHANNEL)
@@ -62,6 +62,10 @@ class Tool:
                     del errors[:-STDERR_BYTES]
                 elif channel == ERROR_CHANNEL:
                     status += data
+        except (WebSocketException, OSError) as error:
+            raise UnavailableError(f"the connection to the pod {self._name} broke ({error}); try again") from None
+        finally:
+            opened.sock.shutdown()  # the library's `close` leaves a connection open that the server has closed
         code = _exit_code(bytes(status), self._name)
         if code:
             raise CommandError(code, errors.decode(errors="replace"))
@@ -116,23 +120,6 @@ def _frames(socket: Any) -> Iterator[tuple[int, bytes]]:
             return
         if opcode in {ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT} and frame.data:
             yield frame.data[0], frame.data[1:]
-
-
-@contextlib.contextmanager
-def _closing(socket: Any) -> Iterator[None]:
-    """Close the connection at the end. The library's `close` leaves a connection open that the server has closed."""
-    try:
-        yield
-    finally:
-        socket.shutdown()
-
-
-@contextlib.contextmanager
-def _broken_connection(pod: str) -> Iterator[None]:
-    try:
-        yield
-    except (WebSocketException, OSError) as error:
-        raise UnavailableError(f"the connection to the pod {pod} broke ({error}); try again") from None
 
 
 def _exit_code(answer: bytes, pod: str) -> int:

@@ -101,15 +101,16 @@ class ApiServer:
         await self._client.close()
 
     async def get(self, path: str, **query: str) -> dict[str, Any]:
-        """Read one object."""
-        return await self._read(path, query)
+        """Read one object, or one page of a list."""
+        async with self._reads.slot(self._priority, _namespace(path)):
+            return await self._request("GET", path, query)
 
     async def items(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Read all objects of a list, page by page."""
         found: list[dict[str, Any]] = []
         query["limit"] = str(PAGE)
         while True:
-            page = await self._read(path, query)
+            page = await self.get(path, **query)
             found += page.get("items", ())
             token = page.get("metadata", {}).get("continue", "")
             if not token:
@@ -136,10 +137,6 @@ class ApiServer:
     async def delete(self, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """DELETE an object under DeleteOptions."""
         return await self._write("DELETE", path, {}, options)
-
-    async def _read(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        async with self._reads.slot(self._priority, _namespace(path)):
-            return await self._request("GET", path, query)
 
     async def _write(
         self,

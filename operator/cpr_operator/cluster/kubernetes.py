@@ -39,8 +39,11 @@ NO_DRY_RUN = "does not support dry run"
 _RESTART_RULES = (1, 35)
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
-#: Path prefix and plural of the kinds that the operator applies, reads or deletes.
+#: Path prefix and plural of each kind of object.
 PREFIXES: Mapping[str, tuple[str, str]] = {
+    KIND: (f"/apis/{API_VERSION}", PLURAL),
+    "Pod": ("/api/v1", "pods"),
+    "Event": ("/api/v1", "events"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "Secret": ("/api/v1", "secrets"),
@@ -87,27 +90,25 @@ class KubernetesCluster:
 
         With the feature disabled, such a server drops the rules from pods without an error.
         """
-        try:
+        with suppress(NotFoundError, RefusedError):
             return has_restart_rules(await self._server.get("/version"))
-        except (NotFoundError, RefusedError):
-            return False
+        return False
 
     async def serves_workloads(self) -> bool:
         """Return True if Kueue's kinds are installed. Raises RefusedError, UnavailableError."""
-        try:
+        with suppress(NotFoundError):
             await self._server.get(KUEUE)
-        except NotFoundError:
-            return False
-        return True
+            return True
+        return False
 
     async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
         watched = self._watched
         if cached and watched is not None and (found := watched.find_job(namespace, name)) is not None:
             return job_view(found)
-        return await self._cached(namespace, name, self._server.get(_job_path(namespace, name)))
+        return await self._cached(namespace, name, self._server.get(_path(KIND, namespace, name)))
 
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
-        paths = [_job_path(each) for each in namespaces] or [f"/apis/{API_VERSION}/{PLURAL}"]
+        paths = [_path(KIND, each) for each in namespaces or ("",)]
         return tuple([job_view(job) for path in paths for job in await self._server.items(path)])
 
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
@@ -118,7 +119,7 @@ class KubernetesCluster:
         if cached:  # any version suffices, so the server need not read etcd
             query["resourceVersion"] = "0"
         changes = watched.pod_changes(*key) if watched is not None else 0
-        pods = tuple(map(pod_view, await self._server.items(_pod_path(job.namespace), **query)))
+        pods = tuple(map(pod_view, await self._server.items(_path("Pod", job.namespace), **query)))
         if watched is not None:
             watched.store_pods(*key, changes, pods)
         return pods
@@ -126,22 +127,22 @@ class KubernetesCluster:
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
         meta = {"name": job.name, "namespace": job.namespace, "uid": job.uid, "resourceVersion": job.resource_version}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
-        path = f"{_job_path(job.namespace, job.name)}/status"
+        path = f"{_path(KIND, job.namespace, job.name)}/status"
         return await self._write_job(job, self._server.replace(path, body))
 
     async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
         meta = {"uid": job.uid, "resourceVersion": job.resource_version, "finalizers": list(finalizers)}
-        return await self._write_job(job, self._server.merge(_job_path(job.namespace, job.name), {"metadata": meta}))
+        return await self._write_job(job, self._server.merge(_path(KIND, job.namespace, job.name), {"metadata": meta}))
 
     async def delete_job(self, job: JobView) -> None:
         options = _delete_options(uid=job.uid, propagationPolicy="Background")
         try:
-            await self._server.delete(_job_path(job.namespace, job.name), options)
+            await self._server.delete(_path(KIND, job.namespace, job.name), options)
         except ConflictError as error:
             raise NotFoundError(str(error)) from error
 
     async def check_pod(self, manifest: Manifest) -> None:
-        path = _pod_path(manifest["metadata"]["namespace"])
+        path = _path("Pod", manifest["metadata"]["namespace"])
         try:
             with suppress(AlreadyExistsError), _refused_without_namespace():
                 await self._server.create(path, manifest, dryRun="All")
@@ -150,7 +151,7 @@ class KubernetesCluster:
                 raise
 
     async def create_pod(self, manifest: Manifest) -> PodView:
-        path = _pod_path(manifest["metadata"]["namespace"])
+        path = _path("Pod", manifest["metadata"]["namespace"])
         try:
             with _refused_without_namespace():
                 return pod_view(await self._server.create(path, manifest, fieldManager=FIELD_MANAGER))
@@ -161,24 +162,24 @@ class KubernetesCluster:
     async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
         grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         with suppress(NotFoundError, ConflictError):
-            await self._server.delete(_pod_path(namespace, name), _delete_options(uid=uid, **grace))
+            await self._server.delete(_path("Pod", namespace, name), _delete_options(uid=uid, **grace))
 
     async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
         meta = {"uid": patch.uid, "annotations": dict(patch.annotations), "labels": dict(patch.labels)}
         try:
-            await self._server.merge(_pod_path(namespace, patch.name), {"metadata": meta})
+            await self._server.merge(_path("Pod", namespace, patch.name), {"metadata": meta})
         except RefusedError as error:
             if "metadata.uid" not in str(error):
                 raise
             raise NotFoundError(str(error)) from error  # a pod of that name, but of another uid
 
     async def create_secret(self, manifest: Manifest) -> None:
-        path = _object_path("Secret", manifest["metadata"]["namespace"])
+        path = _path("Secret", manifest["metadata"]["namespace"])
         with suppress(AlreadyExistsError), _refused_without_namespace():
             await self._server.create(path, manifest, fieldManager=FIELD_MANAGER)
 
     async def has_secret(self, manifest: Manifest) -> bool:
-        path = _object_path("Secret", manifest["metadata"]["namespace"])
+        path = _path("Secret", manifest["metadata"]["namespace"])
         try:
             with _refused_without_namespace():
                 await self._server.create(path, manifest, dryRun="All")
@@ -188,19 +189,18 @@ class KubernetesCluster:
 
     async def apply(self, manifest: Manifest) -> None:
         meta = manifest["metadata"]
-        path = _object_path(manifest["kind"], meta["namespace"], meta["name"])
+        path = _path(manifest["kind"], meta["namespace"], meta["name"])
         with _refused_without_namespace():
             await self._server.apply(path, manifest, FIELD_MANAGER)
 
     async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        try:
-            return await self._server.get(_object_path(kind, namespace, name))
-        except NotFoundError:
-            return None
+        with suppress(NotFoundError):
+            return await self._server.get(_path(kind, namespace, name))
+        return None
 
     async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
         meta = read["metadata"]
-        path = f"{_object_path(read['kind'], meta['namespace'], meta['name'])}/status"
+        path = f"{_path(read['kind'], meta['namespace'], meta['name'])}/status"
         version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
         await self._server.merge(path, {"metadata": version, "status": status})
 
@@ -208,20 +208,19 @@ class KubernetesCluster:
         meta = read["metadata"]
         others = [each for each in meta.get("finalizers") or () if each != finalizer]
         version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "finalizers": others}
-        await self._server.merge(_object_path(read["kind"], meta["namespace"], meta["name"]), {"metadata": version})
+        await self._server.merge(_path(read["kind"], meta["namespace"], meta["name"]), {"metadata": version})
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         with suppress(NotFoundError):
-            await self._server.delete(_object_path(kind, namespace, name), _delete_options())
+            await self._server.delete(_path(kind, namespace, name), _delete_options())
 
     async def emit(self, job: JobView, event: Event) -> None:
-        path = f"/api/v1/namespaces/{job.namespace}/events"
         with suppress(AlreadyExistsError), _refused_without_namespace():
-            await self._server.create(path, event_object(job, event, self._clock()))
+            await self._server.create(_path("Event", job.namespace), event_object(job, event, self._clock()))
 
     async def newest_warning(self, pod: PodView) -> PodWarning | None:
         selector = f"involvedObject.uid={pod.uid},type=Warning"
-        events = await self._server.items(f"/api/v1/namespaces/{pod.namespace}/events", fieldSelector=selector)
+        events = await self._server.items(_path("Event", pod.namespace), fieldSelector=selector)
 
         def last_seen(event: Mapping[str, Any]) -> float:
             """Return the time of the last occurrence, by the clock of its reporter."""
@@ -304,18 +303,8 @@ def _delete_options(uid: str | None = None, **options: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "DeleteOptions", **preconditions, **options}
 
 
-def _job_path(namespace: str, name: str = "") -> str:
-    return _join(f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}", name)
-
-
-def _pod_path(namespace: str, name: str = "") -> str:
-    return _join(f"/api/v1/namespaces/{namespace}/pods", name)
-
-
-def _object_path(kind: str, namespace: str, name: str = "") -> str:
+def _path(kind: str, namespace: str = "", name: str = "") -> str:
+    """Return the path of an object, or without a name that of all; without a namespace that of the whole cluster."""
     prefix, plural = PREFIXES[kind]
-    return _join(f"{prefix}/namespaces/{namespace}/{plural}" if namespace else f"{prefix}/{plural}", name)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}/{name}" if name else path
+    within = f"{prefix}/namespaces/{namespace}/{plural}" if namespace else f"{prefix}/{plural}"
+    return f"{within}/{name}" if name else within

@@ -21,9 +21,9 @@ from weakref import WeakValueDictionary
 import aiohttp
 
 from cpr_contract import env
-from cpr_contract.address import page_url
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import ROSTER_PAGE, ROSTER_SIGNATURE
+from cpr_contract.uris import page_url
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.rate_limiter import RateLimiter, backoff_s
 from cpr_operator.cluster.views import PodView
@@ -49,11 +49,9 @@ CONNECT_S, CONNECT_TRIES = 0.8, 2
 
 
 class ReportFetcher:
-    """One HTTP client for all pods; made where an event loop runs. `clock` gives seconds.
+    """One HTTP client for all pods, without proxies, redirects and cookies; made where an event loop runs.
 
     pauses: whether a pod that did not answer is polled again only after a pause.
-
-    Proxies of the environment are not used, no redirect is followed, and no cookie is stored.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, pauses: bool = True) -> None:
@@ -133,7 +131,7 @@ async def reaches(pod: PodView) -> bool:
     """Return True if the pod's kernel answers a connection, also with a refusal.
 
     A kernel answers even if the process hangs or the machine is overloaded; a node without power or network does not.
-    An error of the operator itself, such as too many open files, is no evidence against the pod.
+    An error of the operator itself, such as too many open files, is not evidence against the pod.
     """
     for _ in range(CONNECT_TRIES):
         try:
@@ -185,7 +183,12 @@ class UnresponsivePods:
         """Record that the pod did not answer within `poll_s` seconds."""
         now = self._clock()
         if now >= self._swept + FORGET_S:
-            self._sweep(now)
+            self._swept = now
+            recent = {
+                other: {pod: each for pod, each in pods.items() if now < each.at + FORGET_S}
+                for other, pods in self._jobs.items()
+            }
+            self._jobs = {other: pods for other, pods in recent.items() if pods}
         before = self._jobs.get(job, {}).get(uid)
         count = 1 if before is None else before.in_a_row + 1
         self._jobs.setdefault(job, {})[uid] = _Timeouts(count, poll_s, now)
@@ -195,12 +198,6 @@ class UnresponsivePods:
         pods = self._jobs.get(job)
         if pods is not None and pods.pop(uid, None) is not None and not pods:
             del self._jobs[job]
-
-    def _sweep(self, now: float) -> None:
-        self._swept = now
-        for job, pods in list(self._jobs.items()):
-            self._jobs[job] = {uid: each for uid, each in pods.items() if now < each.at + FORGET_S}
-        self._jobs = {job: pods for job, pods in self._jobs.items() if pods}
 
 
 def pause_s(in_a_row: int, poll_s: float, unresponsive: int) -> float:

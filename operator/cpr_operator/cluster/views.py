@@ -151,13 +151,15 @@ def job_view(job: Mapping[str, Any]) -> JobView:
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """A v1 Pod as a view. A pod without our labels has role '' and number -1, so it is no member of a job.
+    """A v1 Pod as a view. A pod without our labels has role '' and number -1, so it is not a member of a job.
 
     Evicted pods have no containerStatuses, and pending pods no conditions.
     """
     meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
+    variables = main_container(pod).get("env", ())
+    ports = (each.get("value") for each in variables if each.get("name") == env.PORT_BASE)
     gates = tuple(gate["name"] for gate in spec.get("schedulingGates", ()))
     owners = (each for each in meta.get("ownerReferences", ()) if each.get("controller") and each.get("kind") == KIND)
     return PodView(
@@ -171,7 +173,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         created=epoch(meta.get("creationTimestamp")) or 0.0,
         node=spec.get("nodeName", ""),
         host=status.get("podIP", ""),
-        port_base=port_base(pod),
+        port_base=int(next(ports, None) or env.DEFAULT_PORT_BASE),
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         deleting_until=epoch(meta.get("deletionTimestamp")),
@@ -188,12 +190,6 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         job_uid=labels.get(env.LABEL_JOB_UID, ""),
         namespace=meta.get("namespace", ""),
     )
-
-
-def port_base(pod: Mapping[str, Any]) -> int:
-    """The first port that the main container was configured to listen on."""
-    values = (each.get("value") for each in main_container(pod).get("env", ()) if each.get("name") == env.PORT_BASE)
-    return int(next(values, None) or env.DEFAULT_PORT_BASE)
 
 
 def _condition(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> Mapping[str, Any]:

@@ -128,21 +128,17 @@ class Controller:
 
         # Write: the status first, then what pods need, then pods, rosters and events.
         cache.priority = request_priority(job.status, outcome)
-        self._update_training(key, cache)
+        if cache.priority is Priority.REGULAR:
+            self._training.add(key)
+            cache.job = None  # the next pass of such a job is far off
+        else:
+            self._training.discard(key)
         view = await self._writer.write_status(view, job.status, outcome, cache, len(self._training))
         cache.forget_ended(listed, job.status, outcome.status)
         cluster = self._cluster.at(cache.priority)
         await self._prerequisites.write(cluster, job.id, outcome, listed, cache.prerequisites)
         await self._writer.write_effects(view, observed, outcome, cache)
         return self._wake_after_s(outcome, cache, is_first=is_first)
-
-    def _update_training(self, key: tuple[str, str], cache: JobCache) -> None:
-        """Count the training jobs. The next pass of such a job is far off, so its parsed form is dropped."""
-        if cache.priority is Priority.REGULAR:
-            self._training.add(key)
-            cache.job = None
-        else:
-            self._training.discard(key)
 
     def _wake_after_s(self, outcome: Outcome, cache: JobCache, *, is_first: bool) -> float | None:
         requested_s = outcome.wake_after_s

@@ -62,11 +62,9 @@ class PodPrerequisites:
 class PrerequisiteWriter:
     """Applies the prerequisites of all jobs. `sources` may reach the pods' HTTP port; `new_key` makes a handshake key.
 
-    After a start of the operator the objects of training jobs are checked one job at a time, spread over `CHECK_S`,
-    because the API server could not take all at once. `rng` draws the time of each job.
-
-    Each call takes the `cluster` with the priority of its pass. If the API server has no capacity, a later pass does
-    the work. Only training jobs are deferred, and their objects exist already.
+    After a start of the operator the objects of training jobs are checked at times that `rng` spreads over `CHECK_S`,
+    because the API server could not take all at once. If it has no capacity, a later pass does the work: only training
+    jobs are deferred, and their objects exist already.
     """
 
     def __init__(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from cpr_operator.api.status import Phase, Status
 from cpr_operator.cluster.protocol import Priority
-from cpr_operator.cluster.views import PodView
 from cpr_operator.reconcile import Outcome
 
 #: Status fields that change all the time.
@@ -24,7 +21,9 @@ def request_priority(before: Status, outcome: Outcome) -> Priority:
     after = outcome.status
     if after.start_time is None:
         return Priority.BEGIN
-    if before.phase == after.phase == "Running" and not _has_effects(outcome) and not outcome.stalled:
+    effects = (outcome.creates, outcome.deletes, outcome.rosters, outcome.events)
+    has_effects = any(effects) or outcome.delete_job or outcome.release
+    if before.phase == after.phase == "Running" and not has_effects and not outcome.stalled:
         edited = before.observed_generation != after.observed_generation
         return Priority.START if edited else Priority.REGULAR
     return Priority.START if before.phase in _IDLE else Priority.RECOVERY
@@ -36,12 +35,11 @@ def status_priority(before: Status, priority: Priority) -> Priority:
 
 
 def status_pause_s(before: Status, after: Status, priority: Priority, progress_s: float, running_jobs: int) -> float:
-    """Minimum seconds between the last write of this job's status and the next one.
+    """Minimum seconds between two writes of this job's status: `progress_s` if only volatile fields changed.
 
-    If only volatile fields changed, they are written every `progress_s`. The more jobs run, the less
-    often each job writes.
+    The more jobs run, the less often each job writes.
     """
-    volatile = _lasting(after) == _lasting(before)
+    volatile = all(getattr(before, name) == value for name, value in after if name not in VOLATILE)
     own_s = progress_s if volatile else 0.0
     shared_s = running_jobs / PROGRESS_WRITES_PER_S if volatile or priority is Priority.REGULAR else 0.0
     return max(own_s, shared_s)
@@ -56,18 +54,3 @@ def wake_after_s(requested_s: float, priority: Priority, running_jobs: int) -> f
     if priority is not Priority.REGULAR:
         return requested_s
     return max(requested_s, min(running_jobs / PASSES_PER_S, MAX_WAKE_S))
-
-
-def lists_all_members(status: Status, pods: tuple[PodView, ...]) -> bool:
-    """Return True if the list has the pod of every member. A pod that a cache lacks may still exist."""
-    uids = {pod.uid for pod in pods}
-    return all(member.uid in uids for member in status.members)
-
-
-def _has_effects(outcome: Outcome) -> bool:
-    effects = (outcome.creates, outcome.deletes, outcome.rosters, outcome.events)
-    return any(effects) or outcome.delete_job or outcome.release
-
-
-def _lasting(status: Status) -> Mapping[str, object]:
-    return {name: value for name, value in status if name not in VOLATILE}

@@ -27,7 +27,6 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import JobCache
-from cpr_operator.controller.priority import lists_all_members
 from cpr_operator.controller.quota import read_queue
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.template import Restriction
@@ -68,12 +67,7 @@ class UnreadableJobError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobReader:
-    """Reads for passes over all jobs.
-
-    `admission_gate` returns why no new job may start, None if they may; `restart_rules` returns whether the cluster
-    restarts containers in their pods. `restriction` limits pod templates. `kueue`: jobs may stand in queues of
-    Kueue; None: there are none.
-    """
+    """Reads for passes over all jobs, with the options of `Controller`."""
 
     cluster: Cluster
     clock: Callable[[], float]
@@ -113,8 +107,9 @@ class JobReader:
         priority, events = cache.read_priority, cache.events
         if priority is Priority.REGULAR and not job.deleting and not job.spec.suspend:
             listed = await self.cluster.at(priority).list_pods(view, cached=True)
-            if lists_all_members(job.status, listed):
+            if {member.uid for member in job.status.members} <= {pod.uid for pod in listed}:
                 return listed
+            # A pod that a cache lacks may still exist.
             priority = Priority.RECOVERY
         listed = await self.cluster.at(min(priority, Priority.BEGIN)).list_pods(view)
         cache.listed = events
@@ -131,7 +126,9 @@ class JobReader:
             now=self.clock(),
             refusals=cache.refusals | cache.prerequisites.refusals,
             admission_gate=await self.admission_gate() if self.admission_gate and is_new else None,
-            anchors_in_use=await read_anchors_in_use(self.cluster, job),
+            anchors_in_use=anchors_in_use(job, await self.cluster.list_jobs((job.id.namespace,)))
+            if job.deleting and job.has_finalizer
+            else (),
             terminating=cache.terminating or cache.prerequisites.terminating,
             key_digest=cache.prerequisites.digest,
             restriction=self.restriction,
@@ -145,7 +142,8 @@ class JobReader:
         observed = await self._with_warnings(observed, cache)
         observed = await self._with_reports(observed, first_round(observed), cache)
         observed = await self._with_reports(observed, second_round(observed), cache)
-        observed = await self._with_lost_node(observed, suspects(observed))
+        if (silent := suspects(observed)) and not any(await asyncio.gather(*map(self.cluster.reaches, silent))):
+            observed = replace(observed, lost_node=silent[0].node)
         cache.leader_unresponsive = observed.leader_report is None
         return replace(observed, ending=cache.ending(unreported_ends(observed), observed.now))
 
@@ -170,10 +168,16 @@ class JobReader:
         """
         spec, members = observed.job.spec, len(observed.before.members)
         max_bytes = max_report_bytes(max(spec.shards.replicas + spec.trainers.replicas, members))
-        header = _recorded_header(observed, cache)
+        # What the status holds of a trainer's reports, sealed with the job's key unless another operator made that.
+        runtime, recorded = observed.before.runtime, to_json(recorded_in(observed.before))
+        key = cache.prerequisites.issued(runtime.key_digest) if runtime else None
+        sealed = {pod.uid: seal(key, pod.name, recorded) for pod in pods if key and pod.role == env.ROLE_TRAINER}
         async with asyncio.TaskGroup() as group:
             parsing = asyncio.Lock()
-            polls = {pod.uid: group.create_task(self._report(pod, max_bytes, header(pod), parsing)) for pod in pods}
+            polls = {
+                pod.uid: group.create_task(self._report(pod, max_bytes, sealed.get(pod.uid, ""), parsing))
+                for pod in pods
+            }
             if polls:
                 await asyncio.wait(polls.values(), timeout=UNRESPONSIVE_DEADLINE_S)
             superfluous = set(missed_by_peers(_answered(observed, polls)))
@@ -191,12 +195,6 @@ class JobReader:
             return None if answer is None else parse_report(pod, answer)
         async with parsing:
             return await asyncio.to_thread(parse_report, pod, answer)
-
-    async def _with_lost_node(self, observed: ReconcileInput, pods: tuple[PodView, ...]) -> ReconcileInput:
-        """The input with the node of these pods as lost, if none of them can be reached."""
-        if any(await asyncio.gather(*(self.cluster.reaches(pod) for pod in pods))):
-            return observed
-        return replace(observed, lost_node=pods[0].node if pods else "")
 
 
 class InstalledCrd:
@@ -260,19 +258,10 @@ async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
         return ()
     if restore.latest_of is not None:
         return await cluster.list_jobs((job.id.namespace,))
-    if restore.job is None:
-        return ()
-    try:
-        return (await cluster.get_job(job.id.namespace, restore.job),)
-    except NotFoundError:
-        return ()
-
-
-async def read_anchors_in_use(cluster: Cluster, job: Job) -> tuple[str, ...]:
-    """The anchors of a job under deletion that other jobs of its namespace restore from; else none."""
-    if not (job.deleting and job.has_finalizer):
-        return ()
-    return anchors_in_use(job, await cluster.list_jobs((job.id.namespace,)))
+    with contextlib.suppress(NotFoundError):
+        if restore.job is not None:
+            return (await cluster.get_job(job.id.namespace, restore.job),)
+    return ()
 
 
 def parse_report(pod: PodView, answer: bytes) -> Report | None:
@@ -290,17 +279,6 @@ def _tables_and_features(spec: Mapping[str, Any]) -> int:
     model = spec.get("model")
     lists = (model.get(part) for part in ("tables", "features")) if isinstance(model, Mapping) else ()
     return sum(len(each) for each in lists if isinstance(each, list))
-
-
-def _recorded_header(observed: ReconcileInput, cache: JobCache) -> Callable[[PodView], str]:
-    """Return a function that gives the header of a pod's poll: what the status holds of its reports, sealed.
-
-    The header is empty for a shard, and if another operator made the job's key.
-    """
-    runtime = observed.before.runtime
-    key = cache.prerequisites.issued(runtime.key_digest) if runtime else None
-    recorded = to_json(recorded_in(observed.before))
-    return lambda pod: seal(key, pod.name, recorded) if key and pod.role == env.ROLE_TRAINER else ""
 
 
 def _answered(observed: ReconcileInput, polls: Mapping[str, asyncio.Task[Report | None]]) -> ReconcileInput:

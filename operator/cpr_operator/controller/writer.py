@@ -35,7 +35,7 @@ from cpr_operator.desired.names import JobId
 from cpr_operator.desired.rosters import Rosters, is_supported, version_of
 from cpr_operator.reconcile import Job, Outcome, ReconcileInput
 from cpr_operator.reconcile.conditions import REFUSAL_REMEDY, ConditionUpdate, amended
-from cpr_operator.reconcile.deletion import FINALIZER, left_by, wants_finalizer
+from cpr_operator.reconcile.deletion import FINALIZER, left_by
 from cpr_operator.reconcile.polling import recorded_in
 from cpr_operator.reconcile.types import EventReason, leader_of
 
@@ -60,7 +60,7 @@ class JobWriter:
 
         Raises ConflictError, NotFoundError, UnavailableError.
         """
-        needed = wants_finalizer(job)
+        needed = job.spec.snapshots.delete_with_job
         if job.deleting or job.has_finalizer == needed:
             return view, job
         others = _other_finalizers(view)

@@ -63,11 +63,6 @@ def pod_labels(job: JobId, role: str, index: int, incarnation: int) -> dict[str,
     }
 
 
-def spare_labels(job: JobId) -> dict[str, str]:
-    """Labels of a spare: those of a pod without an index, until it has one."""
-    return job_labels(job) | {"app.kubernetes.io/component": env.ROLE_SPARE, env.LABEL_ROLE: env.ROLE_SPARE}
-
-
 def metadata(job: JobId, name: str) -> dict[str, Any]:
     """Metadata of an object that is deleted with the job."""
     return {

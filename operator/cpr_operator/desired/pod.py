@@ -12,15 +12,16 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
+from cpr_contract.codec import is_packed
 from cpr_operator.api.pod_placement import Placement
 from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import shard_memory
+from cpr_operator.api.snapshots_spec import Endpoint
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
-from cpr_operator.desired.mounts import PodFiles, spec_files, store_files
-from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name, spare_labels
+from cpr_operator.desired.names import JobId, Role, job_labels, key_secret_name, metadata, pod_labels, pod_name
 from cpr_operator.desired.rosters import Document
-from cpr_operator.desired.template import keeping_apart, keeping_off, merge, with_defaults
+from cpr_operator.desired.template import keeping_apart, keeping_off, merge
 
 #: The user and group of the image.
 NONROOT = 65532
@@ -114,7 +115,8 @@ def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
 
 def spare_manifest(plan: PodPlan, name: str) -> Manifest:
     """A shard's pod that has no roster yet, away from the job's shards and other spares."""
-    marks = {"labels": spare_labels(plan.job), "annotations": spec_files(plan.job_spec).annotations}
+    role = {"app.kubernetes.io/component": env.ROLE_SPARE, env.LABEL_ROLE: env.ROLE_SPARE}
+    marks = {"labels": job_labels(plan.job) | role, "annotations": spec_files(plan.job_spec).annotations}
     pod = _pod(plan, "shard", env.ROLE_SPARE, metadata(plan.job, name) | marks)
     spec, others = pod["spec"], [env.ROLE_SHARD, env.ROLE_SPARE]
     selector = {
@@ -134,7 +136,14 @@ def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifes
     if not _is_restarted(plan, role):
         spec["containers"] = [_not_restarted(each) for each in spec.get("containers") or ()]
     if role == "shard":
-        spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {env.LABEL_JOB: plan.job.name, env.LABEL_ROLE: env.ROLE_SHARD}},
+        }
+        stated = {name: value for name, value in spec.items() if value is not None}
+        spec = {"topologySpreadConstraints": [spread], **stated}
     files = _files(plan, role, required["name"])
     required_spec = {
         **CONFINED,
@@ -167,15 +176,6 @@ def grace_s(expected_flush_s: float | None) -> int:
     return max(LEAST_GRACE_S, round(2 * (expected_flush_s or 0)))
 
 
-def _spread(job: JobId) -> Manifest:
-    return {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": {env.LABEL_JOB: job.name, env.LABEL_ROLE: env.ROLE_SHARD}},
-    }
-
-
 def _container(plan: PodPlan, role: Role, stated_resources: object, files: PodFiles) -> Manifest:
     resources = _resources(plan, role, stated_resources)
     address = {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -191,7 +191,7 @@ def _container(plan: PodPlan, role: Role, stated_resources: object, files: PodFi
         "volumeMounts": files.mounts,
         **(_RESTARTS if _is_restarted(plan, role) else {}),
         **CONFINED_CONTAINER,
-        **_probes(),
+        **_PROBES,
         **({"resources": resources} if resources else {}),
     }
 
@@ -272,18 +272,66 @@ def _files(plan: PodPlan, role: Role, pod: str) -> PodFiles:
     return files
 
 
-def _probes() -> Manifest:
-    """Liveness is generous: a false kill costs a recovery, and peers name a hung member much sooner.
+def _probe(path: str, period_s: int, failures: int) -> Manifest:
+    get = {"path": path, "port": env.DEFAULT_PORT_BASE + env.HTTP_PORT}
+    return {"httpGet": get, "periodSeconds": period_s, "timeoutSeconds": 5, "failureThreshold": failures}
 
-    Readiness is quick: the operator depends on it to see that a trainer waits for others.
+
+#: Liveness is generous: a false kill costs a recovery, and peers name a hung member much sooner. Readiness is quick:
+#: the operator depends on it to see that a trainer waits for others.
+_PROBES: Mapping[str, Any] = {
+    "startupProbe": _probe("/healthz", 2, 150),
+    "livenessProbe": _probe("/healthz", 10, 6),
+    "readinessProbe": _probe("/readyz", 1, 2),
+}
+
+
+@dataclass(slots=True)
+class PodFiles:
+    """Environment variables by name, annotations, the pod's volumes, and the mounts of the main container."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    volumes: list[Manifest] = field(default_factory=list)
+    mounts: list[Manifest] = field(default_factory=list)
+
+    def add(self, volume: Manifest, mount: str) -> None:
+        """Mount a volume of files."""
+        self.volumes.append(volume)
+        self.mounts.append({"name": volume["name"], "mountPath": mount, "readOnly": True})
+
+
+def spec_files(job_spec: str) -> PodFiles:
+    """The job's description: a variable, which an image of any release reads; if it is long a file with a variable.
+
+    The file shows an annotation of the pod, as the roster's does: no further object has to be created and deleted.
     """
+    if not is_packed(job_spec):
+        return PodFiles({env.SPEC: job_spec})
+    files = PodFiles({env.SPEC_FILE: f"{env.SPEC_DIR}/{env.SPEC_NAME}"}, {env.ANNOTATION_SPEC: job_spec})
+    item = {"path": env.SPEC_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_SPEC}']"}}
+    files.add({"name": "cprjob-spec", "downwardAPI": {"items": [item]}}, env.SPEC_DIR)
+    return files
 
-    def probe(path: str, period_s: int, failures: int) -> Manifest:
-        get = {"path": path, "port": env.DEFAULT_PORT_BASE + env.HTTP_PORT}
-        return {"httpGet": get, "periodSeconds": period_s, "timeoutSeconds": 5, "failureThreshold": failures}
 
-    return {
-        "startupProbe": probe("/healthz", 2, 150),
-        "livenessProbe": probe("/healthz", 10, 6),
-        "readinessProbe": probe("/readyz", 1, 2),
-    }
+def store_files(spec: CPRJobSpec, *, reads_data: bool) -> PodFiles:
+    """The access to the job's store, and for a pod that reads data to the store of the data."""
+    files, saves, data = PodFiles(), spec.snapshots.store, spec.data.store
+    _add(files, "cprjob", saves, (env.CREDENTIALS_DIR, env.CREDENTIALS_MOUNT), (env.CA_FILE, env.CA_MOUNT))
+    if reads_data and data is not None:
+        credentials = (env.DATA_CREDENTIALS_DIR, env.DATA_CREDENTIALS_MOUNT)
+        _add(files, "cprjob-data", data, credentials, (env.DATA_CA_FILE, env.DATA_CA_MOUNT))
+    return files
+
+
+def _add(files: PodFiles, name: str, store: Endpoint, credentials: tuple[str, str], ca: tuple[str, str]) -> None:
+    """Add the access to one store; `credentials` and `ca` have a variable and the path of its mount."""
+    if store.credentials_secret:
+        variable, mount = credentials
+        files.variables[variable] = mount
+        files.add({"name": f"{name}-credentials", "secret": {"secretName": store.credentials_secret}}, mount)
+    if store.ca_bundle:
+        (variable, mount), key = ca, store.ca_bundle.key
+        files.variables[variable] = f"{mount}/{key}"
+        secret = {"secretName": store.ca_bundle.name, "items": [{"key": key, "path": key}]}
+        files.add({"name": f"{name}-ca", "secret": secret}, mount)

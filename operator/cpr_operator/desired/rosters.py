@@ -10,9 +10,9 @@ from functools import cached_property, lru_cache
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import join_fields, to_dict, to_json, to_json_fields, unpack
 from cpr_contract.reports import RosterNote
-from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
+from cpr_contract.roster import Allowance, Peer, ShardRoster, TrainerRoster
 from cpr_operator.api.sizes import neighbours
-from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
 from cpr_operator.desired.names import Role
 
 
@@ -118,6 +118,7 @@ class Rosters:
 
 def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) -> ShardRoster:
     """The roster for the pod of `incarnation`; for an older one it names the replacement."""
+    start = start_anchor(status)
     return ShardRoster(
         contract=version_of(status),
         counters=status.counters.to_contract(),
@@ -126,7 +127,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) 
         newest_incarnation=shard.incarnation,
         may_restore=shard.may_restore and incarnation == shard.incarnation,
         floor_samples=shard.floor_samples,
-        anchor=start_anchor(status),
+        anchor=start.to_contract() if start else None,
         trainers=len(status.trainers),
         stop=stop,
         priority_interval_s=status.plan.priority_interval_seconds if status.plan else 0.0,
@@ -153,6 +154,7 @@ def parity_shards(job_spec: str) -> int:
 
 def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:
     """The roster for the pod of `incarnation`; for an older one it names the replacement."""
+    start = start_anchor(status)
     return TrainerRoster(
         contract=version_of(status),
         counters=status.counters.to_contract(),
@@ -162,7 +164,7 @@ def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> Traine
         leader=status.leader or 0,
         trainers=tuple(_peer(member) for member in status.trainers),
         shards=tuple(_peer(member) for member in status.shards),
-        anchor=start_anchor(status),
+        anchor=start.to_contract() if start else None,
         dense_floor_samples=status.dense.floor_samples,
         interval_s=status.plan.interval_seconds if status.plan else 0.0,
         stop=status.phase == "Suspending",
@@ -171,10 +173,9 @@ def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> Traine
     )
 
 
-def start_anchor(status: Status) -> AnchorRef | None:
+def start_anchor(status: Status) -> Anchor | None:
     """The anchor that this generation started from; None for step 0."""
-    anchor = status.forks[-1].anchor if status.forks else None
-    return anchor.to_contract() if anchor else None
+    return status.forks[-1].anchor if status.forks else None
 
 
 def _peer(member: Member) -> Peer:

@@ -10,9 +10,15 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.quantities import main_container
-from cpr_operator.desired.mounts import spec_files, store_files
 from cpr_operator.desired.names import metadata, pod_labels
-from cpr_operator.desired.pod import CONFINED, CONFINED_CONTAINER, DEFAULT_RESOURCES, PodPlan
+from cpr_operator.desired.pod import (
+    CONFINED,
+    CONFINED_CONTAINER,
+    DEFAULT_RESOURCES,
+    PodPlan,
+    spec_files,
+    store_files,
+)
 from cpr_operator.desired.template import merge
 
 Manifest = dict[str, Any]

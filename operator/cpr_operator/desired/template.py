@@ -103,28 +103,18 @@ def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str,
     """Merge `required` into `template`. In conflicts `required` takes precedence."""
     merged = dict(template)
     for key, required_value in required.items():
-        merged[key] = _merge_value(key, merged.get(key), required_value)
+        given = None if key in COMPLETE else merged.get(key)
+        if isinstance(required_value, Mapping) and isinstance(given, Mapping):
+            merged[key] = merge(given, required_value)
+        elif key in MERGE_KEYS and isinstance(given, Sequence):
+            name = MERGE_KEYS[key]
+            items = {item[name]: item for item in required_value}
+            merged[key] = [*(merge(item, items.pop(item.get(name), {})) for item in given), *items.values()]
+        elif key in APPENDED and isinstance(given, Sequence):
+            merged[key] = [*given, *(item for item in required_value if item not in given)]
+        else:
+            merged[key] = required_value
     return merged
-
-
-def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the `defaults` of keys that the template lacks."""
-    return {**defaults, **{key: value for key, value in template.items() if value is not None}}
-
-
-def _merge_value(key: str, given: Any, required_value: Any) -> Any:
-    if key in COMPLETE:
-        return required_value
-    if isinstance(required_value, Mapping) and isinstance(given, Mapping):
-        return merge(given, required_value)
-    if key in MERGE_KEYS and isinstance(given, Sequence):
-        name = MERGE_KEYS[key]
-        required = {item[name]: item for item in required_value}
-        merged = [merge(item, required.pop(item.get(name), {})) for item in given]
-        return [*merged, *required.values()]
-    if key in APPENDED and isinstance(given, Sequence):
-        return [*given, *(item for item in required_value if item not in given)]
-    return required_value
 
 
 def keeping_off(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:

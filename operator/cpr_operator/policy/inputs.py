@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cpr_operator.policy.equations import uncovered
-from cpr_operator.policy.law import Choice, Mode, Odds
+from cpr_operator.policy.law import Mode, Odds
 
 #: The weight of the user's own estimate, in failures.
 PRIOR_FAILURES = 1.0
@@ -95,7 +95,9 @@ class Costs:
     ) -> Costs:
         """Return costs from measurements; None stands for the guess, which grows with the rows of a shard."""
         given = {"save_stall_s": save_stall_s, "commit_s": commit_s, "load_s": load_s, "reschedule_s": reschedule_s}
-        guesses = guessed(shard_bytes)
+        write_s, read_s = shard_bytes / WRITES_A_S, shard_bytes / READS_A_S
+        by_size = {"save_stall_s": STALLED * write_s, "commit_s": write_s, "load_s": read_s}
+        guesses = {name: max(least, by_size.get(name, least)) for name, least in GUESSES.items()}
         known = {name: guesses[name] if value is None else value for name, value in given.items()}
         return cls(**known, guessed=tuple(name for name, value in given.items() if value is None))
 
@@ -223,13 +225,6 @@ def after_quiet(estimate: FailureEstimate, seconds: float) -> FailureEstimate:
     return FailureEstimate(estimate.alpha, estimate.beta_s + max(seconds, 0.0), estimate.lost_per_failure)
 
 
-def guessed(shard_bytes: int) -> dict[str, float]:
-    """Return the values to assume for shards with `shard_bytes` bytes of rows."""
-    commit_s, load_s = shard_bytes / WRITES_A_S, shard_bytes / READS_A_S
-    by_size = {"save_stall_s": STALLED * commit_s, "commit_s": commit_s, "load_s": load_s}
-    return {name: max(least, by_size.get(name, least)) for name, least in GUESSES.items()}
-
-
 def running(old: float | None, measured: float) -> float:
     """Return the exponential moving average with one more measurement. The first one is the average itself."""
     return measured if old is None else old + NEWEST * (measured - old)
@@ -246,16 +241,6 @@ def mean_rho(rho: float, portion: float) -> float:
     Trainers may have dropped the uncovered samples from their buffers: these are trained again.
     """
     return min(rho, portion * max(rho, 1.0))
-
-
-def expected_restores(inputs: Inputs, choice: Choice) -> float:
-    """Return the expected number of restores of a row in the whole job: those so far, and those still expected.
-
-    Full recovery restores all rows at each failure, partial recovery those of the lost shards.
-    """
-    odds = inputs.odds
-    share = 1.0 if choice.mode == "Full" else odds.lost / inputs.shards
-    return inputs.restored + share * odds.left_s / odds.mtbf_s
 
 
 def bits_for(restores: float) -> Bits:

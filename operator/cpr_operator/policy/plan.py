@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cpr_operator.policy.equations import expected_age, rolled_back
-from cpr_operator.policy.inputs import Bits, Inputs, bits_for, expected_restores
+from cpr_operator.policy.inputs import Bits, Inputs, bits_for
 from cpr_operator.policy.law import TIE, Choice, Odds, choose
 
 #: A relative change of any input by more than this causes a new plan.
@@ -107,7 +107,9 @@ def plan(inputs: Inputs) -> Plan:
     odds = inputs.odds
     choice = choose(inputs.mode, inputs.fixed_interval_s, odds)
     recoveries = inputs.costs.recover_s * inputs.estimate.rate_per_s
-    restores = expected_restores(inputs, choice)
+    # Full recovery restores all rows at each failure, partial recovery those of the lost shards.
+    share = 1.0 if choice.mode == "Full" else odds.lost / inputs.shards
+    restores = inputs.restored + share * odds.left_s / odds.mtbf_s
     return Plan(
         mode=choice.mode,
         interval_s=choice.interval_s,
@@ -124,11 +126,6 @@ def moved(old: Mapping[str, float], new: Mapping[str, float]) -> bool:
     if old.keys() != new.keys():
         return True
     return any(abs(new[name] - old[name]) > max(STEP * abs(old[name]), NOISE) for name in new)
-
-
-def steady_s(beta_s: float, left_s: float, total_s: float) -> float:
-    """Return the seconds without a failure until the failure rate or the remaining training changes enough."""
-    return min(STEP * beta_s, max(STEP * left_s, NOISE * total_s))
 
 
 def _why_full(inputs: Inputs, partial: str) -> str:

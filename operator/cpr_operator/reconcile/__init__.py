@@ -4,11 +4,10 @@ from cpr_operator.reconcile.lifecycle import refuse_pods
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.polling import first_round, missed_by_peers, second_round, suspects
 from cpr_operator.reconcile.spares import spare_is_needed
-from cpr_operator.reconcile.types import AdmissionGate, EventReason, Job, Outcome, ReconcileInput, Report, Timing
+from cpr_operator.reconcile.types import AdmissionGate, Job, Outcome, ReconcileInput, Report, Timing
 
 __all__ = [
     "AdmissionGate",
-    "EventReason",
     "Job",
     "Outcome",
     "ReconcileInput",

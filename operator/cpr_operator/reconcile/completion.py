@@ -58,7 +58,10 @@ def complete(state: ReconcileState) -> ReconcileState:
     # predecessor was not observed, that process may have continued for a while. One that dies before is replaced.
     unreported = any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
     if result is not None and unreported:
-        return with_late_shards_lost(state.to(_with_result(status, result)))
+        # The anchor has a save of every member. A shard that does not find its save reports that.
+        shards = (s if s.state == "BelowFloor" else s.evolve(saved_samples=result.samples) for s in status.shards)
+        dense = status.dense.evolve(saved_samples=result.samples)
+        return with_late_shards_lost(state.to(status.evolve(result=result, shards=tuple(shards), dense=dense)))
     if result is not None:
         done = succeed(state, result)
         if not is_overspent(done.status):
@@ -85,12 +88,12 @@ def succeed(state: ReconcileState, result: Anchor) -> ReconcileState:
         spares=(),
     )
     event = Event("Normal", EventReason.SUCCEEDED, f"the model is {model.key}", "succeeded")
-    complete = ConditionUpdate("Complete", "True", "Trained", model.key)
+    why = ConditionUpdate("Complete", "True", "Trained", model.key)
     if early:
         best, others = status.best, "evaluations were no better"
         others = others if best is None else f"the last {best.since} {others} than {best.value:.6g}"
-        complete = ConditionUpdate("Complete", "True", "EarlyStopped", f"{others}; the model is {model.key}")
-    return _end(state.to(status, event), complete)
+        why = ConditionUpdate("Complete", "True", "EarlyStopped", f"{others}; the model is {model.key}")
+    return _end(state.to(status, event), why)
 
 
 def fail(state: ReconcileState, cause: str, reason: str) -> ReconcileState:
@@ -168,18 +171,12 @@ def with_late_shards_lost(state: ReconcileState) -> ReconcileState:
     found = {n: Done("") if n.startswith("trainer/") and isinstance(f, Lost) else f for n, f in facts}
     for shard in state.status.shards:
         fact, report = found[shard.name], state.report_of(shard)
-        # It waits for pushes that no trainer will send. Other replacements have reported by now.
-        waits = isinstance(report, ShardReport) and report.state is ShardState.READY and shard.lost_at is not None
-        if isinstance(fact, Active) and report and waits and is_current(state.status, report):
+        if not (isinstance(fact, Active) and isinstance(report, ShardReport) and is_current(state.status, report)):
+            continue
+        # A replacement that is ready waits for pushes that no trainer will send. Others have reported by now.
+        if report.state is ShardState.READY and shard.lost_at is not None:
             found[shard.name] = Lost(fact.pod, _TOO_LATE)
     return replace(state, facts=found)
-
-
-def _with_result(status: Status, result: Anchor) -> Status:
-    """Set the final anchor, which has a save of every member. A shard that does not find its save reports that."""
-    shards = tuple(s if s.state == "BelowFloor" else s.evolve(saved_samples=result.samples) for s in status.shards)
-    dense = status.dense.evolve(saved_samples=result.samples)
-    return status.evolve(result=result, shards=shards, dense=dense)
 
 
 def _without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:

@@ -283,10 +283,7 @@ def spill(status: Status) -> Iterator[ConditionUpdate]:
 
 
 def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[ConditionUpdate]:
-    """Yield ReplayMemoryShort: whether the memory for pushes, and not the plan, sets the interval of saves.
-
-    A leader reports it with each cut.
-    """
+    """Yield ReplayMemoryShort: whether the memory for pushes, and not the plan, sets the interval of saves."""
     if report is None or not report.saves or status.plan is None:
         return
     planned = duration(status.plan.interval_seconds)
@@ -337,9 +334,8 @@ def _reported(
     A trainer that starts, or has another problem, may report it later, so the condition stays unchanged meanwhile.
     """
     having = [trainer.name for trainer in status.trainers if trainer.problem == problem]
+    all_well = all(is_settled(trainer) and not trainer.problem for trainer in status.trainers)
     if having:
         yield ConditionUpdate(kind, "True", bad[0], f"{listed(having)}: {bad[1]}")
-    elif any(c.type == kind for c in status.conditions) and all(
-        is_settled(t) and not t.problem for t in status.trainers
-    ):
+    elif all_well and any(condition.type == kind for condition in status.conditions):
         yield ConditionUpdate(kind, "False", *good)

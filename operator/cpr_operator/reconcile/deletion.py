@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from cpr_contract import env
 from cpr_contract.reports import Deleted, ExitCode, Problem
+from cpr_operator.api.snapshots_spec import Store
 from cpr_operator.api.status import TERMINAL_PHASES
-from cpr_operator.api.store_spec import Store
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.store_pod import cleanup_pod
@@ -35,17 +35,12 @@ LIMIT_S = 600.0
 GRACE_S = 1
 
 
-def wants_finalizer(job: Job) -> bool:
-    """Return whether a job needs the finalizer: from before its first pods until its deletion."""
-    return job.spec.snapshots.delete_with_job
-
-
 def delete(observed: ReconcileInput) -> Outcome:
     """Take the next step of deleting a job. The job no longer exists once its finalizer is removed."""
     job, before = observed.job, observed.before
     if not job.has_finalizer:
         return Outcome(before)
-    if not wants_finalizer(job) or before.runtime is None:  # it never wrote a save
+    if not job.spec.snapshots.delete_with_job or before.runtime is None:  # it never wrote a save
         return Outcome(before, release=True)
     since = observed.now if before.deleting_since is None else before.deleting_since
     return _step(ReconcileState(observed, before.evolve(deleting_since=since)), since)

@@ -35,8 +35,6 @@ LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
 BACKOFF = 0.1
 #: A job without rollbacks has about this many points of history at its end. The rest of the list is for repetitions.
 POINTS = 80
-#: The metric of a single label; with several labels it is LABEL.calibration.
-CALIBRATION = "calibration"
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
 
@@ -105,9 +103,8 @@ def with_history(before: Status, status: Status) -> Status:
 def point(status: Status, now: float) -> HistoryPoint:
     """Return the job's state as a point of its history, with six digits because many points are kept."""
     progress, plan, budget = status.progress, status.plan, status.budget
-    # A report has its metrics in the order of the labels: this is the calibration of the first one.
-    metrics = progress.metrics.items()
-    calibrations = (value for name, value in metrics if name == CALIBRATION or name.endswith(f".{CALIBRATION}"))
+    # A report has its metrics in the order of the labels, with several as LABEL.calibration: the first one's counts.
+    calibrations = (value for name, value in progress.metrics.items() if name.rpartition(".")[2] == "calibration")
     return HistoryPoint(
         time=round(now, 3),
         samples=progress.samples,
@@ -145,10 +142,7 @@ def with_shown(status: Status, job_name: str) -> Status:
 
 
 def creates(observed: ReconcileInput, after: Status) -> Iterator[Manifest]:
-    """Yield the pods of new incarnations, and those with a refused create: shards, trainers, spares.
-
-    A shard that a spare has replaced has its pod already.
-    """
+    """Yield the pods of new incarnations without a spare's pod, those with a refused create, and spares."""
     if after.runtime is None:
         return
     before = {(m.role, m.index): m.incarnation for m in observed.before.members}
@@ -182,10 +176,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
 
 
 def deletes(observed: ReconcileInput, after: Status) -> Iterator[PodDelete]:
-    """Yield pods of earlier incarnations that run, ended ones but the last, and superfluous spares.
-
-    The last ended pod stays for its log.
-    """
+    """Yield pods of earlier incarnations that run, ended ones but the last, for its log, and superfluous spares."""
     newest: Mapping[tuple[str, int], int] = {(m.role, m.index): m.incarnation for m in after.members}
     for pod in observed.pods:
         incarnation = newest.get((pod.role, pod.index))
@@ -196,7 +187,7 @@ def deletes(observed: ReconcileInput, after: Status) -> Iterator[PodDelete]:
         elif pod.incarnation < incarnation - 1:
             yield PodDelete(pod.name, pod.uid, "the log of a later incarnation is kept")
     for pod in superfluous(observed, after):
-        yield PodDelete(pod.name, pod.uid, "it is no spare any more")
+        yield PodDelete(pod.name, pod.uid, "it is no longer a spare")
 
 
 def rosters(observed: ReconcileInput, after: Status) -> Iterator[PodPatch]:
@@ -281,6 +272,5 @@ def _is_stalled(observed: ReconcileInput, members: Sequence[Shard | Trainer]) ->
     paused = (r.problem for r in reports if isinstance(r, TrainerReport) and r.state is TrainerState.PAUSED)
     harmless = {PRECISION_EMULATED, SPILL_UNAVAILABLE, IDS_SPELLED_TWICE}
     missed = {name for report in reports for name in report.silent}
-    return any(problem is None or problem.reason in harmless for problem in paused) or not missed.isdisjoint(
-        member.name for member in members if member.state != "Finished"
-    )
+    waits = any(problem is None or problem.reason in harmless for problem in paused)
+    return waits or any(member.name in missed and member.state != "Finished" for member in members)

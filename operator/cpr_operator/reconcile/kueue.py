@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -25,7 +25,6 @@ class Queue:
 
     enabled: the operator may use Kueue.
     known: the API server has answered whether there is a Workload.
-    workload: the job's Workload, None if there is none.
     flavors: the ResourceFlavors, by name, with which the Workload was admitted.
     refused: the API server's message, if it refused a request for the Workload.
     """
@@ -89,13 +88,9 @@ def quota_of(queue: Queue | None) -> Quota | None:
     """Return the quota of a job that starts now; None if it needs none."""
     if queue is None:
         return None
-    match queue_state(queue):
-        case Admitted(quota=quota):
-            return quota
-        case Waits() | Evicted():
-            raise AssertionError("a job without quota does not start")
-        case state_in_queue:
-            assert_never(state_in_queue)
+    admitted = queue_state(queue)
+    assert isinstance(admitted, Admitted), "a job without quota does not start"
+    return admitted.quota
 
 
 def holds_quota(workload: Manifest) -> bool:
@@ -182,9 +177,8 @@ def _admitted(queue: Queue, workload: Manifest) -> Admitted | Waits:
         pending = [f"{c['name']}: {c.get('message', '')}" for c in _checks(workload) if c.get("state") != "Ready"]
         return Waits("AdmissionChecks", "; ".join(pending) or f"{name} has quota for the job, and checks it")
     condition = next((each for each in _conditions(workload) if each.get("type") == RESERVED), {})
-    return Waits(
-        "WaitsForQuota", str(condition.get("message", "")) or f"the job waits for its turn in the queue {name}"
-    )
+    message = str(condition.get("message", "")) or f"the job waits for its turn in the queue {name}"
+    return Waits("WaitsForQuota", message)
 
 
 def _placement(queue: Queue, workload: Manifest, assigned: Manifest) -> Placement:

@@ -98,7 +98,7 @@ def start(observed: ReconcileInput, source: RestoreSource) -> ReconcileState:
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
     status = status.evolve(
         start_time=observed.now,
-        runtime=runtime(observed, source.key),
+        runtime=runtime(observed, source.job.key if source.job else None),
         source_job=source.job,
         counters=Counters(generation=1, group=1, roster=0),
         forks=(Fork(generation=1),),

@@ -33,10 +33,7 @@ class Edit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a failure: lost samples and row updates, and samples that trainers pushed again.
-
-    `rebuilt`: the shard's rows were computed from other shards.
-    """
+    """The cost of a failure: losses, and samples that trainers pushed again. `rebuilt`: from parity of other shards."""
 
     samples: int
     row_updates: RowUpdates | None = None
@@ -175,11 +172,6 @@ def begins_incident(status: Status, member: Member, failure: Failure, now: float
     # The first record of a large incident may be missing: only the last failures are kept.
     first = next((n for n, record in reversed([*enumerate(similar)]) if record.counted), 0)
     return similar[first].time < now - INCIDENT_S or member.index in {record.index for record in similar[first:]}
-
-
-def new_incidents(state: ReconcileState) -> int:
-    """Return the number of incidents that the members lost now add to the counted ones."""
-    return len({(m.role, f.kind) for m, f in state.lost if begins_incident(state.status, m, f, state.now)})
 
 
 def _entry(state: ReconcileState, member: Member, failure: Failure, action: str) -> FailureRecord:

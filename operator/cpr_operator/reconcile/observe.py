@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
-from cpr_operator.api.status import Anchor, Shard, Status, Trainer
+from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.desired.names import Role
+from cpr_operator.desired.rosters import start_anchor
 from cpr_operator.failures import Failure, Trouble, classify, failure_of, hung, restarted
 from cpr_operator.reconcile.spares import as_members
 from cpr_operator.reconcile.types import (
@@ -104,11 +105,6 @@ def is_premature(state: ReconcileState, leader: TrainerReport) -> bool:
     reported = any(isinstance(state.report_of(shard), ShardReport) for shard in state.status.shards)
     serving = any(shard.state == "Ready" for shard in state.status.shards)
     return leader.state in AT_WORK and leader.result is None and reported and not serving
-
-
-def start_anchor(status: Status) -> Anchor | None:
-    """Return the anchor that this generation started from; None: step 0."""
-    return status.forks[-1].anchor if status.forks else None
 
 
 def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
@@ -236,11 +232,9 @@ def _hung(
         for name, m in active.items()
     }
     # Others on the node of a member that failed this recently may have failed at the same moment.
-    silence_s, failed = (
-        observed.job.spec.failure_policy.silence_seconds,
-        ((n, m) for n, m in members.items() if m.avoid),
-    )
-    failed_nodes = {m.avoid: n for n, m in failed if m.lost_at is not None and observed.now - m.lost_at <= silence_s}
+    silence_s = observed.job.spec.failure_policy.silence_seconds
+    lost = ((m.avoid, name, m.lost_at) for name, m in members.items() if m.avoid and m.lost_at is not None)
+    failed_nodes = {node: name for node, name, lost_at in lost if observed.now - lost_at <= silence_s}
     return with_unwatched(find_hung(peers, missed, failed_nodes), peers, on_lost_node)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
 
@@ -12,9 +12,10 @@ from cpr_contract.spec import samples_at
 from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.sizes import data_shards_of, recoverable
 from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
+from cpr_operator.desired.rosters import start_anchor
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
-from cpr_operator.reconcile.members import counts, new_incidents
-from cpr_operator.reconcile.observe import end_of_predecessor, flush_of, is_current, start_anchor, takes_part
+from cpr_operator.reconcile.members import begins_incident, counts
+from cpr_operator.reconcile.observe import end_of_predecessor, flush_of, is_current, takes_part
 from cpr_operator.reconcile.types import (
     Active,
     Done,
@@ -71,7 +72,8 @@ def ends_job(state: ReconcileState) -> FailJob | None:
     if (undone := _undone_again(state)) is not None:
         return undone
     limit = state.spec.failure_policy.restart_limit
-    counted = new_incidents(state)
+    # The incidents that the members lost now add to those counted earlier.
+    counted = len({(m.role, f.kind) for m, f in lost if begins_incident(state.status, m, f, state.now)})
     earlier = sum(time > state.now - limit.window_seconds for time in state.status.restart_times)
     in_place = [
         f"{f.kind}: {f.message}" for f in state.status.failures if f.process and f.counted and f.time == state.now
@@ -161,7 +163,7 @@ def _start_anchor_is_damaged(state: ReconcileState) -> bool:
 
 
 def _undone_again(state: ReconcileState) -> FailJob | None:
-    """Return the failure if trainers have trained to the end a second time in vain, without other failures in between.
+    """Return the failure if trainers trained to the end a second time without a result or another failure meanwhile.
 
     The restart limit does not count such ends, and another attempt would end the same way.
     """
@@ -205,17 +207,15 @@ def _losses(state: ReconcileState) -> Iterator[Loss]:
 
 def _dense_below_floor(state: ReconcileState) -> int | None:
     """Return the samples of the newest dense save, if a trainer waits because it is older than the floor."""
-    for trainer in state.status.trainers:
-        report = state.report_of(trainer)
-        if (
-            isinstance(report, TrainerReport)
-            and report.state is TrainerState.BELOW_FLOOR
-            and is_current(state.status, report)
-        ):
-            offered = report.dense_save.samples if report.dense_save else 0
-            if offered < state.status.dense.floor_samples:
-                return offered
-    return None
+    waiting = (r for r in _current_reports(state).values() if r.state is TrainerState.BELOW_FLOOR)
+    offers = (report.dense_save.samples if report.dense_save else 0 for report in waiting)
+    return next((samples for samples in offers if samples < state.status.dense.floor_samples), None)
+
+
+def _current_reports(state: ReconcileState) -> Mapping[int, TrainerReport]:
+    """Return the trainers' reports of the present generation, by index."""
+    reports = ((trainer.index, state.report_of(trainer)) for trainer in state.status.trainers)
+    return {i: r for i, r in reports if isinstance(r, TrainerReport) and is_current(state.status, r)}
 
 
 def _survives(state: ReconcileState, trainer: Trainer) -> bool:
@@ -295,8 +295,7 @@ def _with_replay(state: ReconcileState, given: RecoveryInput) -> RecoveryInput:
     policy = replay_in_force(state.spec, status)
     if not policy.enabled:
         return given
-    reported = ((t.index, state.report_of(t)) for t in status.trainers)
-    reports = {index: r for index, r in reported if isinstance(r, TrainerReport) and is_current(status, r)}
+    reports = _current_reports(state)
     active = {t.index for t in status.trainers if isinstance(state.facts[t.name], Active | Terminating)}
     in_parity = _in_parity(status, given, data_shards_of(state.spec, policy))
     replaying = [report for index, report in reports.items() if index in active]
@@ -327,8 +326,8 @@ def _with_replayed(loss: Loss, status: Status, reports: list[TrainerReport], in_
         saved = max(saved, 0, *(samples for r in own for samples in r.shard_saves[loss.index : loss.index + 1]))
         if loss.index in in_parity:
             held = (samples for r in own for samples in r.shard_protected[loss.index : loss.index + 1])
-            # What parity held at the last report only grows while its holders are active. A shard that is lost again
-            # before it was restored keeps its floor.
+            # The samples in parity at the last report only grow while its holders are active. A shard that is lost
+            # again before it was restored keeps its floor.
             floor = 0 if shard.lost_at is None else shard.floor_samples
             saved = max(saved, *held, status.progress.protected_samples or 0, floor)
     dropped = [r.forgotten[loss.index] if loss.index < len(r.forgotten) else -1 for r in reports]
@@ -338,7 +337,7 @@ def _with_replayed(loss: Loss, status: Status, reports: list[TrainerReport], in_
 
 
 def _in_parity(status: Status, given: RecoveryInput, data_shards: int) -> Collection[int]:
-    """Return lost shards that parity can rebuild, without those that asked it for their floor in vain."""
+    """Return lost shards that parity can rebuild, without those that did not get their floor from it."""
     shards = status.shards
     if not data_shards:
         return ()

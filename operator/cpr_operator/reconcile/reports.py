@@ -23,6 +23,7 @@ from cpr_operator.api.status import (
     WorkerCount,
 )
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.desired.rosters import start_anchor
 from cpr_operator.ledger import Ranges, length, limit_of, union
 from cpr_operator.reconcile.members import Cost, M, edited, with_cost
 from cpr_operator.reconcile.observe import (
@@ -32,7 +33,6 @@ from cpr_operator.reconcile.observe import (
     is_premature,
     is_settled,
     on_lineage,
-    start_anchor,
     takes_part,
 )
 from cpr_operator.reconcile.plan import after_replay, after_report, with_reported_settings
@@ -172,20 +172,16 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, results: _S
         cost = Cost(lost, row_updates, report.replayed_samples, report.replayed_in_order, rebuilt=report.rebuilt)
         results.costs.append((shard, cost))
         if report.rebuilt:
-            results.events.append(_rebuilt(shard, report))
+            took = "" if report.load_s is None else f" in {report.load_s:.2f} s"
+            message = (
+                f"{shard.name}, incarnation {shard.incarnation}: computed from other shards{took}, as of sample "
+                f"{report.restored_samples or 0}; trainers pushed {report.replayed_samples} samples again"
+            )
+            results.events.append(Event("Normal", EventReason.REBUILT, message, f"rebuilt-{shard.pod}"))
         if report.replay_s is not None:
             results.replays.append((report.replayed_samples, report.replay_s))
         results.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
     return now.evolve(lost_at=None, pending_from=None, allowance=0)
-
-
-def _rebuilt(shard: Shard, report: ShardReport) -> Event:
-    took = "" if report.load_s is None else f" in {report.load_s:.2f} s"
-    message = (
-        f"{shard.name}, incarnation {shard.incarnation}: computed from other shards{took}, as of sample "
-        f"{report.restored_samples or 0}; trainers pushed {report.replayed_samples} samples again"
-    )
-    return Event("Normal", EventReason.REBUILT, message, f"rebuilt-{shard.pod}")
 
 
 def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:
@@ -202,9 +198,7 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     """Return the status with a current report of the leader."""
     status = with_total(state.spec, state.status, report.total_samples)
     # The best evaluation that no rollback has undone. A new leader may not have it in its report yet.
-    best = BestModel.of(report.best) if report.best is not None else status.best
-    if report.best is None and best is not None and not restorable(status, (best.anchor,)):
-        best = None
+    best = status.best if status.best is not None and restorable(status, (status.best.anchor,)) else None
     if takes_part(report):
         # Before the progress is set: the samples since the last report are the difference of both.
         status = after_report(state.spec, status, report, state.now)
@@ -212,7 +206,7 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     status = status.evolve(
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
-        best=best,
+        best=best if report.best is None else BestModel.of(report.best),
     )
     if report.dense_save is not None and on_lineage(status, state.observed.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
@@ -225,7 +219,7 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
     left, rate = report.total_samples - report.samples, report.samples_per_s
     # The last evaluation that no rollback has undone: a new leader has no earlier one.
     known = before.held_out if before.held_out is not None and before.held_out.samples <= report.samples else None
-    # What parity or a save holds of every shard: nothing without parity, or before all reports.
+    # The samples that parity or a save holds of every shard: none without parity, or before all reports.
     protected = tuple(map(max, zip(report.shard_protected, report.shard_saves, strict=False)))
     return Progress(
         step=report.step,

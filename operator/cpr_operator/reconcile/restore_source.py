@@ -25,11 +25,6 @@ class RestoreSource:
     job: SourceJob | None = None
     event_suffix: str = ""
 
-    @property
-    def key(self) -> str | None:
-        """The key of the other job's anchor."""
-        return None if self.job is None else self.job.key
-
 
 @dataclass(frozen=True, slots=True)
 class NoSource:
@@ -45,11 +40,7 @@ class NoSource:
 
 
 def restore_source(job: Job, others: tuple[JobView, ...]) -> RestoreSource | NoSource:
-    """Return the anchor from which a new job starts.
-
-    `others` are the jobs that `restoreFrom` may choose: the one named in `job`, or for `latestOf` all jobs of the
-    namespace.
-    """
+    """Return the anchor from which a new job starts. `others`: the job that `restoreFrom` names, or the namespace's."""
     restore = job.spec.restore_from
     if restore is None or restore.anchor is not None:
         return RestoreSource()

@@ -46,14 +46,12 @@ def is_spare(pod: PodView) -> bool:
 def as_members(pods: Sequence[PodView], status: Status) -> tuple[PodView, ...]:
     """Return the pods with the roles that the status gives them: a promoted spare is a shard before its roster."""
     named = {shard.pod: shard for shard in status.shards}
-
-    def known(pod: PodView) -> PodView:
-        shard = named.get(pod.name) if is_spare(pod) else None
-        if shard is None:
-            return pod
-        return replace(pod, role=env.ROLE_SHARD, index=shard.index, incarnation=shard.incarnation)
-
-    return tuple(map(known, pods))
+    return tuple(
+        replace(pod, role=env.ROLE_SHARD, index=shard.index, incarnation=shard.incarnation)
+        if is_spare(pod) and (shard := named.get(pod.name))
+        else pod
+        for pod in pods
+    )
 
 
 def waiting(observed: ReconcileInput) -> tuple[PodView, ...]:
@@ -114,13 +112,17 @@ def choose(spares: Sequence[Spare], observed: ReconcileInput, shard: Shard) -> C
 def maintain_spares(state: ReconcileState) -> ReconcileState:
     """Create spares up to the number in the spec, once the job runs without a recovery."""
     status, allowed = state.status, _allowed(state)
-    spares = status.spares[:allowed]
+    spares, number = status.spares[:allowed], status.last_spare
     if status.phase == "Running" and status.recovery is None:
+        taken = {pod.name for pod in state.observed.pods}
         # One that was never seen needs no pause before its replacement.
         spares = tuple(s for s in spares if s.state != "Lost" or (s.uid and state.now < s.started_at + PAUSE_S))
-        state, created = _created(state, allowed - len(spares))
-        spares += created
-    return state.to(state.status.evolve(spares=spares))
+        while len(spares) < allowed:
+            number += 1
+            name = spare_name(state.observed.job.id, number)
+            if name not in taken:
+                spares = (*spares, Spare(number=number, pod=name, started_at=state.now))
+    return state.to(status.evolve(spares=spares, last_spare=number))
 
 
 def _seen(spare: Spare, pod: PodView | None, observed: ReconcileInput) -> Spare:
@@ -190,15 +192,3 @@ def _allowed(state: ReconcileState) -> int:
     if queue is None or queue.workload is None:
         return min(requested, len(state.status.spares))
     return min(requested, spares_in(queue.workload))
-
-
-def _created(state: ReconcileState, count: int) -> tuple[ReconcileState, tuple[Spare, ...]]:
-    """Return `count` new spares, with names that no pod has."""
-    job, number, created = state.observed.job.id, state.status.last_spare, list[Spare]()
-    taken = {pod.name for pod in state.observed.pods}
-    while len(created) < count:
-        number += 1
-        name = spare_name(job, number)
-        if name not in taken:
-            created.append(Spare(number=number, pod=name, started_at=state.now))
-    return state.to(state.status.evolve(last_spare=number)), tuple(created)

@@ -152,10 +152,7 @@ def trainers_aligned(observed: ReconcileInput) -> bool:
 
 
 def resize(state: ReconcileState) -> ReconcileState | None:
-    """Return a new generation of a suspended job, with other numbers of members in its spec.
-
-    None if the job resumes with its old numbers.
-    """
+    """Return a new generation of a suspended job, by the numbers of members in its spec; None if it keeps its own."""
     spec, status, synchronous = state.spec, state.status, _is_synchronous(state.spec)
     reason = _size_change(spec, status)
     if not reason or not (synchronous or status.aligning):
@@ -317,7 +314,23 @@ def _runs(observed: ReconcileInput, pod: PodView) -> bool:
 def _restore(state: ReconcileState) -> ReconcileState:
     """Give leave to restore the flushes, or go back to an anchor."""
     status = state.status
-    decision = decide(_recovery_input(state.spec, status))
+    flushed = tuple(shard.saved_samples for shard in status.shards if shard.state != "Lost")
+    given = RecoveryInput(
+        mode=status.plan.mode if status.plan else "Partial",
+        account=account_of(status),
+        losses=tuple(Loss(shard.index, shard.saved_samples) for shard in status.shards if shard.state == "Lost"),
+        lost_trainers=(),
+        survivors=(),
+        leader=status.leader or 0,
+        trainer_bound=None,
+        shard_bound=max(flushed, default=None),  # the flushes have the position of training
+        bound_exact=True,
+        shard_state=bool(flushed),
+        dense_saved=status.dense.saved_samples,
+        dense_charged=_is_synchronous(state.spec),
+        anchors=status.anchors,
+    )
+    decision = decide(given)
     resumed = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
     match decision:
         case Replace():
@@ -326,23 +339,3 @@ def _restore(state: ReconcileState) -> ReconcileState:
             return apply_rollback(state.to(status, resumed), decision)
         case WaitForReport() | WaitForStore() | FailJob():
             raise AssertionError(f"no active member could report: {decision}")
-
-
-def _recovery_input(spec: CPRJobSpec, status: Status) -> RecoveryInput:
-    """Return the decision's input without survivors: the flushes have the position of training."""
-    flushed = tuple(shard.saved_samples for shard in status.shards if shard.state != "Lost")
-    return RecoveryInput(
-        mode=status.plan.mode if status.plan else "Partial",
-        account=account_of(status),
-        losses=tuple(Loss(shard.index, shard.saved_samples) for shard in status.shards if shard.state == "Lost"),
-        lost_trainers=(),
-        survivors=(),
-        leader=status.leader or 0,
-        trainer_bound=None,
-        shard_bound=max(flushed, default=None),
-        bound_exact=True,
-        shard_state=bool(flushed),
-        dense_saved=status.dense.saved_samples,
-        dense_charged=_is_synchronous(spec),
-        anchors=status.anchors,
-    )

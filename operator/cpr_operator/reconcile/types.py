@@ -78,10 +78,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds between reconciliations of a job that runs or changes, and between writes of its progress.
-
-    `floor_s` is the minimum while the job runs, for short intervals between saves.
-    """
+    """Seconds between reconciliations of a job that runs (at least `floor_s`) or changes; between progress writes."""
 
     running_s: float = 15.0
     floor_s: float = 5.0
@@ -106,13 +103,11 @@ class ReconcileInput:
     reports: by pod uid, fetched after the pods were listed.
     lost_node: a node with overdue heartbeats of its members, on which no pod's kernel answers; empty for none.
     refusals: by pod name, the API server's message about a create that certainly did not happen.
-    admission_gate: the reason why no new job may start.
     anchors_in_use: for a job that is being deleted, the keys of anchors from which other jobs restore.
     terminating: the namespace is being deleted, so nothing can be created in it.
     leader_unresponsive: the leader did not answer in the previous reconciliation.
     watched_s: seconds for which this operator has watched the job without a gap.
     key_digest: the name of the next handshake key. key_lost: the Secret of the present key does not exist.
-    restriction: the limits on pod templates; None if there are none.
     source_jobs: the jobs among which a new job may choose the anchor to start from.
     queue: the job's state in its Kueue queue; None without a queue.
     ending: uids of trainers that most likely ended; the kubelet's news of their end is awaited.
@@ -255,7 +250,6 @@ class Outcome:
     needs_prerequisites: the objects that the pods need must exist; they are deleted otherwise.
     release: remove the finalizer of a job that is being deleted, last of all.
     stalled: training stands still, and the job is about to recover.
-    workload: the change of the job's Workload in its queue.
     """
 
     status: Status

@@ -59,10 +59,7 @@ class Account:
         return replace(self, ledger=ledgers.add(self.ledger, lost), reserved=reserved, pending_from=pending_from)
 
     def settle_dense(self, lost: Ranges) -> Account:
-        """Charge every shard with the losses of the dense state that the leader reported.
-
-        The dense reservation is released.
-        """
+        """Charge every shard with the reported losses of the dense state, and release its reservation."""
         return replace(self, ledger=ledgers.add_everywhere(self.ledger, lost), dense=(), dense_pending_from=None)
 
     def recovered(self, sample_shards: int) -> Account:

@@ -229,7 +229,7 @@ def _fit(s: RecoveryInput, bound: int) -> Decision:
         return _replace(s, known, bound, check.reason)
     if s.mode == "Full":
         return roll_back(s.account, s.anchors, check.reason, known.lost)
-    # What each member with a possible loss can lose, by the remaining budget.
+    # The maximum loss of each member, by the remaining budget.
     lossy = len(s.account.reserved) if not s.survivors else sum(not loss.flushed for loss in s.losses)
     affordable = max(s.account.ledger.left - s.account.set_aside, 0) // max(lossy, 1)
     oldest = max(bound - affordable, 0)

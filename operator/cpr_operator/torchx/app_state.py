@@ -12,38 +12,19 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState, ReplicaStatus, RoleStatus, is_terminal
 
 from cpr_operator.api.terminal_text import printable
-from cpr_operator.client.job import is_suspended
-from cpr_operator.client.job import phase as phase_of
+from cpr_operator.client.job import Job, value_at
 from cpr_operator.torchx.application import MEMBER_FIELDS, roles
 
-Job = Mapping[str, Any]
-
 STATES = {
-    "Pending": AppState.PENDING,
-    "Starting": AppState.PENDING,
-    "Running": AppState.RUNNING,
-    "Recovering": AppState.RUNNING,
-    "RollingBack": AppState.RUNNING,
-    "Suspending": AppState.RUNNING,
-    "Suspended": AppState.PENDING,  # by the operator: it resumes the job itself
-    "Finishing": AppState.RUNNING,
+    # Suspended is by the operator: it resumes the job itself.
+    **dict.fromkeys(("Pending", "Starting", "Suspended"), AppState.PENDING),
+    **dict.fromkeys(("Running", "Recovering", "RollingBack", "Suspending", "Finishing"), AppState.RUNNING),
     "Succeeded": AppState.SUCCEEDED,
     "Failed": AppState.FAILED,
 }
 REPLICA_STATES = {
-    "Pending": AppState.PENDING,
-    "Starting": AppState.PENDING,
-    "Restoring": AppState.PENDING,
-    "Loading": AppState.PENDING,
-    "Joining": AppState.PENDING,
-    "BelowFloor": AppState.PENDING,
-    "Lost": AppState.PENDING,
-    "Ready": AppState.RUNNING,
-    "Training": AppState.RUNNING,
-    "Meeting": AppState.RUNNING,
-    "Paused": AppState.RUNNING,
-    "Flushing": AppState.RUNNING,
-    "Finishing": AppState.RUNNING,
+    **dict.fromkeys(("Pending", "Starting", "Restoring", "Loading", "Joining", "BelowFloor", "Lost"), AppState.PENDING),
+    **dict.fromkeys(("Ready", "Training", "Meeting", "Paused", "Flushing", "Finishing"), AppState.RUNNING),
     "Finished": AppState.SUCCEEDED,
 }
 #: Fields of `status` that become metadata.
@@ -71,22 +52,21 @@ FINAL = frozenset({"Complete", "Failed", "Suspended"})
 
 def state(job: Job) -> AppState:
     """Return the state of a job. A job that is suspended by its `suspend` is CANCELLED, and can be resumed."""
-    if is_suspended(job):
+    if job.suspended:
         return AppState.CANCELLED
-    phase = phase_of(job)
-    return STATES.get(phase, AppState.UNKNOWN) if phase else AppState.SUBMITTED
+    return STATES.get(job.phase, AppState.UNKNOWN) if job.phase else AppState.SUBMITTED
 
 
 def response(app_id: str, job: Job) -> DescribeAppResponse:
     """Return the description of a job."""
-    status, app_state = _status(job), state(job)
-    values = {path: _find(status, path) for path in METADATA_FIELDS}
+    status, app_state = job.document.get("status") or {}, state(job)
+    values = {path: value_at(status, path) for path in METADATA_FIELDS}
     described = DescribeAppResponse(
         app_id=app_id,
         state=app_state,
         num_restarts=status.get("restarts", 0),
         msg=_message(status, app_state),
-        roles=roles(job["spec"]),
+        roles=roles(job.document["spec"]),
         roles_statuses=[RoleStatus(name, list(_replicas(name, status, app_state))) for name in MEMBER_FIELDS],
     )
     # TorchX 0.7.0 has no field for metadata, and ignores the attribute.
@@ -108,7 +88,7 @@ def _replicas(role: str, status: Mapping[str, Any], app_state: AppState) -> Iter
 def _message(status: Mapping[str, Any], app_state: AppState) -> str:
     """Return phase, progress, budget, and conditions that are a problem."""
     parts = [status.get("phase") or "the operator has not seen the job yet"]
-    if (percent := _find(status, "progress.percent")) is not None:
+    if (percent := value_at(status, "progress.percent")) is not None:
         parts.append(f"{percent}% trained")
     if (budget := status.get("budget")) is not None:
         parts.append(f"budget {budget.get('spent', 0):g} of {budget['limit']:g} spent")
@@ -120,14 +100,3 @@ def _conditions(status: Mapping[str, Any], app_state: AppState) -> Iterator[str]
         kind, holds = condition["type"], condition["status"] == "True"
         if holds and kind in FINAL if is_terminal(app_state) else holds != (kind in NORMALLY_TRUE):
             yield printable(f"{kind}: {condition.get('message') or condition['reason']}")
-
-
-def _status(job: Job) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = job.get("status") or {}
-    return found
-
-
-def _find(node: Any, path: str) -> Any:
-    for key in path.split("."):
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return node

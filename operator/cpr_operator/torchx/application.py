@@ -15,6 +15,7 @@ from torchx.specs import AppDef, Resource, RetryPolicy, Role
 from torchx.specs.finder import ComponentValidationException
 
 from cpr_contract import env
+from cpr_operator.api.quantities import main_container
 from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.cli import document
 from cpr_operator.cli.command_errors import DocumentError
@@ -48,29 +49,28 @@ class SchedulerError(ComponentValidationException, SystemExit):  # type: ignore[
 
 @contextlib.contextmanager
 def torchx_errors() -> Iterator[None]:
-    """Raise the client's errors as SchedulerError."""
+    """Raise errors of requests, manifests and files as SchedulerError, which names every wrong field."""
     try:
         yield
-    except ClientError as error:
+    except (ClientError, DocumentError, InvalidSpecError) as error:
         raise SchedulerError(str(error)) from None
 
 
 def read_application(file: str, name: str, changes: Mapping[tuple[str, ...], Any]) -> AppDef:
     """Return the application of the job in a file, with `changes` of its spec. Raises SchedulerError."""
-    try:
+    with torchx_errors():
         job = document.read_single(Path(file))
         for keys, value in changes.items():
             document.set_value(job, keys, value)
-    except DocumentError as error:
-        raise SchedulerError(str(error)) from None
     if name and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name
     return application(job)
 
 
 def application(job: Any) -> AppDef:
-    """Return the application of a job. Raises SchedulerError naming every wrong field."""
-    written = _checked(job)
+    """Return the application of a job. Raises SchedulerError."""
+    with torchx_errors():
+        written = to_create(job)
     complete = parse_spec(written["spec"]).model_dump(mode="json", by_alias=True)
     name = written["metadata"]["name"]
     return AppDef(name=name, roles=roles(complete), metadata={MANIFEST: json.dumps(written)})
@@ -113,22 +113,13 @@ def manifest(app: AppDef, namespace: str | None) -> Manifest:
     job["spec"]["image"] = images.pop()
     for role in app.roles:
         job["spec"].setdefault(MEMBER_FIELDS[role.name], {})["replicas"] = role.num_replicas
-    return _checked(job)
-
-
-def _checked(job: Any) -> Manifest:
-    """Return the part of a job to create. Raises SchedulerError naming every wrong field."""
-    try:
+    with torchx_errors():
         return to_create(job)
-    except InvalidSpecError as error:
-        raise SchedulerError(str(error)) from None
 
 
 def _resource(template: Mapping[str, Any]) -> Resource:
     """Return the requests of a pod, rounded up to whole processors and MiB."""
-    containers = (template.get("spec") or {}).get("containers") or ()
-    main: Mapping[str, Any] = next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
-    named = main.get("resources") or {"requests": DEFAULT_RESOURCES}
+    named = main_container(template).get("resources") or {"requests": DEFAULT_RESOURCES}
     requested = {**(named.get("limits") or {}), **(named.get("requests") or {})}
     return Resource(
         cpu=_amount(requested.get("cpu", 0)),

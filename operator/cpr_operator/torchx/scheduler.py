@@ -11,7 +11,7 @@ from typing import Any
 
 from torchx.runner import config
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
-from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
+from torchx.specs import AppDef, AppDryRunInfo, runopts
 
 from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.client import Client, NoObjectError
@@ -74,7 +74,7 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
         with torchx_errors():
             client, name = self._find(app_id)
             try:
-                return response(app_id, client.get(name).document)
+                return response(app_id, client.get(name))
             except NoObjectError:
                 return None
 
@@ -82,7 +82,12 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
         """Return the jobs of the namespace."""
         with torchx_errors():
             jobs = (self._connect(cfg) if cfg else self._connected()).list()
-        return [_listed(job.namespace, job.name, state(job.document)) for job in jobs]
+        listed = []
+        for job in jobs:
+            app = ListAppResponse(app_id=_app_id(job.namespace, job.name), state=state(job))
+            app.name = job.name  # TorchX 0.7.0 has no such field, and ignores the attribute
+            listed.append(app)
+        return listed
 
     def _cancel_existing(self, app_id: str) -> None:
         """Suspend the job: it saves everything, releases its pods, and can be resumed."""
@@ -130,7 +135,11 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
 
     def _connected(self) -> Client:
         with self._connecting:  # TorchX reads each log in a thread
-            return self._client or self._connect(_configured())
+            if self._client is not None:
+                return self._client
+            options: dict[str, Any] = {}
+            config.apply(scheduler=NAME, cfg=options)  # those in .torchxconfig
+            return self._connect(options)
 
     def _find(self, app_id: str) -> tuple[Client, str]:
         """Return a client for the namespace of a job, and the name of the job."""
@@ -142,19 +151,6 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
 def create_scheduler(session_name: str, **_: object) -> CPRJobScheduler:
     """Return the scheduler. Parameters that TorchX takes from the environment are for other schedulers."""
     return CPRJobScheduler(session_name)
-
-
-def _listed(namespace: str, name: str, app_state: AppState) -> ListAppResponse:
-    listed = ListAppResponse(app_id=_app_id(namespace, name), state=app_state)
-    listed.name = name  # TorchX 0.7.0 has no such field, and ignores the attribute
-    return listed
-
-
-def _configured() -> Mapping[str, Any]:
-    """Return the options in .torchxconfig."""
-    cfg: dict[str, Any] = {}
-    config.apply(scheduler=NAME, cfg=cfg)
-    return cfg
 
 
 def _app_id(namespace: str, name: str) -> str:

@@ -15,7 +15,7 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.capture import Capture
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.ring import Ring
-from cpr_trainer.parity.parity_store import ParityStore
+from cpr_trainer.parity.parity_server import ParityStore
 from cpr_trainer.parity.rebuild import RemoteStripe, rebuild
 from cpr_trainer.shard.lifecycle import Lifecycle
 from cpr_trainer.shard.redundancy import Redundancy
@@ -38,7 +38,7 @@ _FILES = (
     "shard/resume.py",
     "shard/lifecycle.py",
     "write/checkpointer.py",
-    "parity/parity_store.py",
+    "parity/parity_server.py",
     "parity/journal.py",
 )
 MOST_LINES = 250
@@ -154,7 +154,7 @@ class _Probes:
         call(service)
 
     def _submit(self, call: Call, writer: WriterThread, save: Any) -> None:
-        if not save.may_commit.is_set():  # its class was made before there was a cluster
+        if save is not None and not save.may_commit.is_set():  # its class was made before there was a cluster
             object.__setattr__(save, "may_commit", Event(self._cluster.scheduler))
         call(writer, save)
 

@@ -13,7 +13,7 @@ from simulation.data_plane.clock import Process, Scheduler, Task
 
 
 class Kernel:
-    """`terminate` is called with a process that gets SIGTERM and is no supervisor."""
+    """`terminate` is called with a process that gets SIGTERM and is not a supervisor."""
 
     def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
         self.terminate: Callable[[Process], None] = lambda _process: None

@@ -14,7 +14,7 @@ from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.parity.parity_store import ParityStore
+from cpr_trainer.parity.parity_server import ParityStore
 from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.service import Admission, Service
 from cpr_trainer.shard.state import ReplayBarrier

@@ -21,7 +21,7 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.coding import Parts
-from cpr_trainer.parity.parity_store import ParityStore
+from cpr_trainer.parity.parity_server import ParityStore
 from support.documents import FEATURES, Edits, edited
 from support.shard_job import shard_roster
 

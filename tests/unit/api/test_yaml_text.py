@@ -48,7 +48,7 @@ REFUSED = {
     "- " * 3000: "nested in more than 100 levels",
     "{" * 3000: "nested in more than 100 levels",
     '"\\ud800"': "half a character",
-    "a: .inf": "no number that JSON has",
+    "a: .inf": "not a number that JSON has",
     "null: a": "a key must be text",
     "? [a]\n: b": "a key must be text",
     "a: [": "line 1, column 5: expected the node content",

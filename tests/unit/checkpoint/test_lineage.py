@@ -98,7 +98,7 @@ CASES: dict[str, tuple[dict[int, Short | None], list[Short], int, list[Short]]] 
 def test_the_saves_of_a_lineage(case: str) -> None:
     parents, saves, incarnation, expected = CASES[case]
     records = {n: restore_record(n, parent) for n, parent in parents.items()}
-    found = shard_lineage(records, [save(short) for short in saves], incarnation, "layout").candidates
+    found = shard_lineage(records, [save(short) for short in saves], incarnation, "layout")[0]
     assert [candidate.key for candidate in found] == [save(short).manifest for short in expected]
     assert all((candidate.kind, candidate.layout, candidate.damage) == ("Save", "layout", "") for candidate in found)
 
@@ -152,10 +152,11 @@ PRIORITY: dict[str, tuple[list[RestoreRecord], list[Short], int, list[tuple[Shor
 @pytest.mark.parametrize("case", PRIORITY)
 def test_the_priority_saves_of_a_lineage(case: str) -> None:
     records, saves, incarnation, expected, over_start = PRIORITY[case]
-    line = shard_lineage({o.incarnation: o for o in records}, [save(s) for s in saves], incarnation, "layout")
-    found = [(candidate.key, [ref.key for ref in candidate.priority]) for candidate in line.candidates]
+    by_incarnation = {record.incarnation: record for record in records}
+    candidates, on_top = shard_lineage(by_incarnation, [save(s) for s in saves], incarnation, "layout")
+    found = [(candidate.key, [ref.key for ref in candidate.priority]) for candidate in candidates]
     assert found == [(save(one).manifest, [save(top).manifest for top in tops]) for one, tops in expected]
-    assert [ref.key for ref in line.priority] == [save(short).manifest for short in over_start]
+    assert [ref.key for ref in on_top] == [save(short).manifest for short in over_start]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_lineage_ends_at_a_damaged_record_and_reports_it(
     records: dict[int, RestoreRecord | None], reached: list[Short]
 ) -> None:
     saves = [save((1, 20)), save((2, 30)), save((1, 40))]
-    *usable, broken = shard_lineage(records, saves, 3, "layout").candidates
+    *usable, broken = shard_lineage(records, saves, 3, "layout")[0]
     assert [candidate.key for candidate in usable] == [save(short).manifest for short in reached]
     assert "restore record" in broken.damage
 

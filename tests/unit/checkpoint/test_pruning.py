@@ -276,10 +276,21 @@ def _unreachable(_: Iterable[str]) -> None:
     raise StoreUnreachableError("The store does not answer.", "Wait.")
 
 
-def test_noted_saves_stay_for_their_grace() -> None:
-    notes = pruning.KnownSaves()
-    notes.note(anchor(5), [], 100.0)
-    assert notes.stale(10, (), 99.0) == ((), True)
-    keys, young = notes.stale(10, (), 100.0)
-    assert (len(keys), young) == (2, False)
-    assert notes.stale(5, (), 100.0) == ((), False)
+def test_noted_saves_stay_for_their_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "_FEW_OBJECTS", 0)
+    store, now_s = Listed(), 0.0
+    bench = JobBench(store)
+    bench.serve()
+    pruner = Pruner(store, "uid", grace_s=0.001, clock=lambda: now_s)
+    first = bench.anchor(10)
+    assert not pruner.prune((first,))
+    old, newest = bench.anchor(20, full=True), bench.anchor(30, full=True)
+    for each in (old, newest):
+        refs = read_anchor(store, each).shards
+        pruner.note(each, [read_document(store, ShardManifest, ref.key)[0] for ref in refs])
+    now_s = 0.0005
+    assert pruner.prune((newest,)), "a save is too young"
+    assert old.key in store.objects
+    now_s = 0.001
+    assert not pruner.prune((newest,))
+    assert (store.lists, old.key in store.objects) == (1, False)

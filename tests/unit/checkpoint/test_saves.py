@@ -173,6 +173,7 @@ def test_a_shard_reads_only_the_parts_that_hold_its_places() -> None:
     meta = replace(DENSE, layout=bench.layout)
     anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, (saved.ref,), ((),))
     last = ShardBench(store, index=3, shards=4, rows=ROWS, dim=DIM)
+    read.clear()
     last.restore(last.choices(1, 2, anchor)[0])
     sizes = {part.key: part.size_bytes for part in saved.manifest.parts}
     assert set(read) < set(sizes)
@@ -230,12 +231,17 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     assert read_fitting_anchor(store, anchor.key, bench.layout, ()) == read_anchor(store, anchor)
     with pytest.raises(LayoutError, match="other tables"):
         read_fitting_anchor(store, anchor.key, "other layout", ())
-    for key, message in ((anchor.key + "x", "missing"), ("../other", "no key"), ("a//b", "no key"), ("", "no key")):
+    for key, message in (
+        (anchor.key + "x", "missing"),
+        ("../other", "not a key"),
+        ("a//b", "not a key"),
+        ("", "not a key"),
+    ):
         with pytest.raises(UnknownAnchorError, match=message) as unknown:
             newest_dense(store, replace(job, snapshots=replace(job.snapshots, restore_from=key)), 1, None)
         assert (unknown.value.reason, "cprjob snapshots ls" in unknown.value.remedy) == ("BadSpec", True)
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
-    with pytest.raises(UnknownAnchorError, match="no anchor"):
+    with pytest.raises(UnknownAnchorError, match="not an anchor"):
         read_fitting_anchor(store, own.key, "layout", ())
 
 

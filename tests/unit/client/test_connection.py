@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from cpr_operator.client import ClientError
+from cpr_operator.client.client import Member, Span, follow_log
 from cpr_operator.client.kube_connection import KubeConnection, refusal
-from cpr_operator.client.member_logs import Member, Span, follow_log
 
 LABELS = {"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": "1"}
 POD = {

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cpr_operator.api.validate import InvalidSpecError
-from cpr_operator.client.job import Job, events_of, is_over, to_create
+from cpr_operator.client.job import Job, events_of, to_create
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 
@@ -36,7 +36,7 @@ def quickstart(**metadata: Any) -> dict[str, Any]:
 )
 def test_is_over_only_without_further_changes(phase: str | None, suspend: bool, over: bool) -> None:  # noqa: FBT001
     status = {} if phase is None else {"status": {"phase": phase}}
-    assert is_over({"spec": {"suspend": suspend}} | status) is over
+    assert Job({"spec": {"suspend": suspend}} | status).over is over
 
 
 def test_to_create_drops_fields_of_the_cluster() -> None:

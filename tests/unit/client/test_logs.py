@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.client import ClientError, member_logs
-from cpr_operator.client.member_logs import Member, Span, before, follow_log, read_log
+from cpr_operator.client import ClientError, client
+from cpr_operator.client.client import Member, Span, before, follow_log, read_log
 
 MEMBER = Member("team", "job", "shard", 1)
 
@@ -52,7 +52,7 @@ class FakeConnection:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_logs, "POLL_S", 0.0)
+    monkeypatch.setattr(client, "POLL_S", 0.0)
 
 
 def test_read_log_reads_the_newest_pod_that_started() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from cpr_contract.codec import to_json
 from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.snapshots_spec import Store
 from cpr_operator.api.status import Status
-from cpr_operator.api.store_spec import Store
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller import Controller

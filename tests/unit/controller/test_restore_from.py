@@ -8,7 +8,8 @@ from typing import Any
 
 from cpr_contract.codec import unpack
 from cpr_operator.api.status import SourceJob, Status
-from cpr_operator.controller.reader import job_of, read_anchors_in_use
+from cpr_operator.controller.reader import job_of
+from cpr_operator.reconcile.deletion import anchors_in_use
 from cpr_operator.reconcile.restore_source import source_anchor_in
 from simulation.control_plane.workload import spec
 from support.controller_harness import ControllerHarness
@@ -100,7 +101,7 @@ async def test_chosen_anchor_stays_when_a_newer_job_succeeds_and_is_spared() -> 
     assert harness.status.source_job == SourceJob(job="yesterday", key="y/result")
     harness.cluster.jobs["default", "yesterday"] = replace(harness.cluster.jobs["default", "yesterday"], status={})
     going = replace(job_of(harness.cluster.jobs["default", "yesterday"]), deleting=True, has_finalizer=True)
-    assert await read_anchors_in_use(harness.cluster, going) == ("y/result",)
+    assert anchors_in_use(going, await harness.cluster.list_jobs(("default",))) == ("y/result",)
     harness.cluster.add_job("newer", spec(), uid="n", labels={"series": "clicks"})
     harness.cluster.jobs["default", "newer"] = replace(
         harness.cluster.jobs["default", "newer"],

@@ -247,7 +247,7 @@ def test_any_error_of_a_reader_is_bad_data_with_the_file(
     data = write(clicks(30), tmp_path, ending)
     targets = {
         "index-csv": "cpr_trainer.data.text.line_chunks",
-        "index-parquet": "cpr_trainer.data.parquet.check_types",
+        "index-parquet": "cpr_trainer.data.parquet.check_columns",
         "fetch-csv": "cpr_trainer.data.text.Text._read",
         "fetch-parquet": "cpr_trainer.data.parquet._OpenTable.read",
         "parse-csv": "pyarrow.csv.read_csv",

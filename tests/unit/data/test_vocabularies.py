@@ -109,7 +109,7 @@ def test_a_file_that_is_no_vocabulary_is_refused(tmp_path: Path, text: bytes, me
 @pytest.mark.parametrize("columns", [{"a": ["x"], "b": ["y"]}, {"a": [1.5]}, {"a": ["x", None]}, {"a": ["x\ny"]}])
 def test_a_table_that_is_no_vocabulary_is_refused(tmp_path: Path, columns: dict[str, list[object]]) -> None:
     pq.write_table(pa.table(columns), tmp_path / "v")
-    with pytest.raises(DataError, match="is no vocabulary"):
+    with pytest.raises(DataError, match="is not a vocabulary"):
         read_vocabulary(f"{tmp_path}/v", FILES, "field")
 
 

@@ -18,8 +18,18 @@ from cpr_operator.cluster.protocol import (
     RefusedError,
     UnavailableError,
 )
-from cpr_operator.election import Elector, NotLeadingError, Term, Timing
-from cpr_operator.election.lease import NONE, Lease, ObservedLease, decide_takeover, observe, taken
+from cpr_operator.election import (
+    NONE,
+    Elector,
+    Lease,
+    NotLeadingError,
+    ObservedLease,
+    Term,
+    Timing,
+    decide_takeover,
+    observe,
+    taken,
+)
 from simulation.control_plane.clock import run
 
 TIMING = Timing()

@@ -188,9 +188,9 @@ def test_pickle_becomes_records_and_calls_nothing() -> None:
         (b"\x80\x02]}b.", "a list where a Record"),
         (b"\x80\x02}]Ns.", "a key that is a list"),
         (b"\x80\x02(]o.", "the instruction OBJ"),
-        (b"\x80\x02]", "no whole pickle"),
-        (b"\x80\x02.", "no whole pickle"),
-        (b"text", "no whole pickle"),
+        (b"\x80\x02]", "not a whole pickle"),
+        (b"\x80\x02.", "not a whole pickle"),
+        (b"text", "not a whole pickle"),
     ],
 )
 def test_pickle_beyond_plain_data_is_refused(data: bytes, why: str) -> None:

@@ -123,7 +123,7 @@ def spec_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], ModelSpec]:
 
 def test_seed_fixes_a_network_that_does_not_use_it(spec_of: Callable[[object], ModelSpec]) -> None:
     before = torch.get_rng_state()
-    one, same, other = (DenseReplica(spec_of(Normed), seed).state() for seed in (1, 1, 2))
+    one, same, other = (DenseReplica(spec_of(Normed), seed).live for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), before)
@@ -138,7 +138,7 @@ def train(replica: DenseReplica, steps: int) -> None:
 
 def test_replica_with_buffers_continues_from_the_tensors_of_another(spec_of: Callable[[object], ModelSpec]) -> None:
     whole, first, resumed = (DenseReplica(spec_of(Normed), seed) for seed in (1, 1, 2))
-    assert first.model.get_buffer("norm.num_batches_tracked") == 0, "the probe is no sample"
+    assert first.model.get_buffer("norm.num_batches_tracked") == 0, "the probe is not a sample"
     train(whole, 6)
     train(first, 3)
     tensors = first.tensors()

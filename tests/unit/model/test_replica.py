@@ -11,7 +11,7 @@ from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, memory_width
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import loss_share
-from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.model.replica import NETWORK, DenseReplica
 from support.devices import on_each_device
 from support.oracle import torch_optimizer
 
@@ -115,9 +115,9 @@ def test_replica_continues_from_the_state_of_another(optimizer: OptimizerSpec, d
 
 def test_a_state_of_another_model_is_refused() -> None:
     replica = DenseReplica(SPEC, seed=1)
-    for state in (DenseReplica(SGD, 1).state(), replica.state()[:, 1:], replica.state().double()):
-        with pytest.raises(ValueError, match="does not fit"):
-            replica.load_state(state)
+    for state in (DenseReplica(SGD, 1).live, replica.live[:, 1:], replica.live.double()):
+        with pytest.raises(ModelError, match="does not fit"):
+            replica.load({NETWORK: state})
 
 
 @pytest.mark.parametrize("saved", ["SGD", "SGD, momentum", "Adagrad", "Adam"])
@@ -136,12 +136,12 @@ def test_state_of_another_optimizer_is_refused_by_name(saved: str, loaded: str) 
 @on_each_device
 def test_all_devices_start_equal_and_load_each_others_saves(device: Device) -> None:
     here, there = DenseReplica(SPEC, 1), DenseReplica(SPEC, 1, device)
-    assert torch.equal(there.tensors()["network"], here.state())
+    assert torch.equal(there.tensors()["network"], here.live)
     train(there, 2)
     saved = there.tensors()
     assert {each.device.type for each in saved.values()} == {"cpu"}
     train(there, 1)  # The copy is a copy.
     here.load(saved)
     there.load(saved)
-    assert torch.equal(here.state(), saved["network"])
-    assert torch.equal(there.state().cpu(), saved["network"])
+    assert torch.equal(here.live, saved["network"])
+    assert torch.equal(there.live.cpu(), saved["network"])

@@ -69,7 +69,7 @@ def test_shards_are_refused_without_parity() -> None:
     shard = ShardThread(small_job(Path("unused")))
     try:
         me = Identity(shard.job.job_uid, "shard", 1, 1, 1)
-        with pytest.raises(HandshakeError, match="shard/1 is no trainer"):
+        with pytest.raises(HandshakeError, match="shard/1 is not a trainer"):
             PeerConnection(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
     finally:
         shard.close()

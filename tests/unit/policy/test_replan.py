@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpr_operator.policy import Costs, Inputs, after_quiet, moved, plan, prior
-from cpr_operator.policy.plan import NOISE, STEP, steady_s
+from cpr_operator.policy.plan import NOISE, STEP
+from cprjob_bench.simulation.recovery_strategies import steady_s
 
 HOUR = 3600.0
 INPUTS = Inputs(

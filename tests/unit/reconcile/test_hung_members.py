@@ -10,7 +10,7 @@ import pytest
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import SPILL_UNAVAILABLE, Problem, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
-from cpr_operator.api.evaluation_spec import EarlyStop
+from cpr_operator.api.data_spec import EarlyStop
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import ReconcileInput, first_round, missed_by_peers, reconcile, second_round
 from cpr_operator.reconcile.observe import HungEvidence, Peer, begin, find_hung, observe, with_unwatched
@@ -137,7 +137,7 @@ THREE = ("shard/0", "shard/1", "shard/2")
                 "trainer/1": HungEvidence(("trainer/0", "shard/0", "shard/1")),
                 "shard/2": HungEvidence(("trainer/0",)),
             },
-            id="a trainer and a shard on one lost node: the trainer would be no witness",
+            id="a trainer and a shard on one lost node: the trainer would not be a witness",
         ),
         pytest.param(
             {0: "a", 1: "b", 2: "c"},

@@ -56,7 +56,7 @@ RESULT, FIRST, SECOND = ({"key": f"y/{name}"} for name in ("result", "first", "s
 def test_source_is_the_result_or_else_the_newest_anchor(status: dict[str, Any], key: str) -> None:
     found = restore_source(job(**BYNAME), (yesterday(status=status),))
     assert isinstance(found, RestoreSource)
-    assert (found.job, found.key) == (SourceJob(job="yesterday", key=key), key)
+    assert found.job == SourceJob(job="yesterday", key=key)
 
 
 @pytest.mark.parametrize("fields", [{}, {"restoreFrom": {"anchor": "key"}}])
@@ -131,7 +131,8 @@ OWN = replace(yesterday(uid="t", labels=LABELS), name="today", created=10)
 def test_latest_of_takes_the_job_that_succeeded_last(others: list[JobView], key: str, none: str) -> None:
     found = restore_source(latest(none), (*others, OWN))
     assert isinstance(found, RestoreSource)
-    assert found.key == key
+    assert found.job is not None
+    assert found.job.key == key
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Suspended"])
@@ -159,7 +160,7 @@ def test_latest_of_without_a_match_waits_or_initialises() -> None:
     assert (waits.reason, "spec.restoreFrom.latestOf.none: Initialise" in waits.message) == (AWAITED, True)
     starts = restore_source(latest("Initialise"), others)
     assert isinstance(starts, RestoreSource)
-    assert (starts.key, "from first values" in starts.event_suffix) == (None, True)
+    assert (starts.job, "from first values" in starts.event_suffix) == (None, True)
 
 
 def test_latest_of_refuses_another_store() -> None:

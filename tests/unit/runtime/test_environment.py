@@ -16,9 +16,9 @@ from cpr_trainer.runtime import (
     BadSpecError,
     ContractVersionError,
     Environment,
-    KeyChangedError,
     exit_code,
 )
+from cpr_trainer.runtime.environment import KeyChangedError
 from support.shard_job import small_job
 
 ACCESS = (env.CREDENTIALS_DIR, env.CA_FILE, env.DATA_CREDENTIALS_DIR, env.DATA_CA_FILE)
@@ -85,11 +85,11 @@ def test_recorded_values_need_the_seal_of_the_job_key_for_this_pod(
 BROKEN: list[tuple[str, Mapping[str, str], str]] = [
     *((f"no {name}", {name: ""}, name) for name in (env.SPEC, env.ROSTER_FILE, env.KEY_FILE, env.ADDRESS)),
     ("no scratch", {env.SCRATCH_DIR: ""}, env.SCRATCH_DIR),
-    ("spec is no JSON", {env.SPEC: "{"}, "CPR_SPEC cannot be read"),
+    ("spec is not JSON", {env.SPEC: "{"}, "CPR_SPEC cannot be read"),
     ("spec lacks a field", {env.SPEC: '{"contract":1}'}, r"JobSpec\.job_uid is missing"),
     ("no key there", {env.KEY_FILE: "/no/such/key"}, env.KEY_FILE),
     ("key is empty", {env.KEY_FILE: "/dev/null"}, env.KEY_FILE),
-    ("port is no number", {env.PORT_BASE: "http"}, "'http'"),
+    ("port is not a number", {env.PORT_BASE: "http"}, "'http'"),
     ("port leaves no numbers for the others", {env.PORT_BASE: "65534"}, "65534"),
     ("port is zero", {env.PORT_BASE: "0"}, env.PORT_BASE),
 ]

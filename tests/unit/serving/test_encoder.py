@@ -119,7 +119,7 @@ def test_texts_are_encoded_as_training_encodes_them(tmp_path: Path) -> None:
         expected, found = batch.ids.of(np.array([place])), ids_of(transform, feature, given)
         assert found.rows.tolist() == expected.ids.tolist()
     wrong = given | {"views": ["3", "x", "1"]}
-    with pytest.raises(EncodeError, match="column views, sample 1: 'x' is no finite number"):
+    with pytest.raises(EncodeError, match="column views, sample 1: 'x' is not a finite number"):
         dense_of(transform, wrong)
 
 
@@ -139,7 +139,7 @@ def test_whole_numbers_are_encoded_as_training_encodes_them(tmp_path: Path, ids:
     given = [12, 12.0, np.float32(12), "12.0", 12, 0, -0.0, None, float("nan")]
     assert ids_of(transform, feature, {"user": given}).rows.tolist() == single_ids(batch)[:, 0].tolist()
     for wrong in (12.5, "u1", float("inf"), 2.0**53 + 2, "1e3"):
-        with pytest.raises(EncodeError, match=r"column user: .* is no id; give a whole number or None"):
+        with pytest.raises(EncodeError, match=r"column user: .* is not an id; give a whole number or None"):
             ids_of(transform, feature, {"user": [wrong]})
 
 
@@ -178,15 +178,15 @@ def test_unusable_value_is_named() -> None:
     (feature,) = transform.features
     with pytest.raises(EncodeError, match=r"column id, sample 1: 1000 has no row; give an integer from 0 to 999"):
         ids_of(transform, feature, {"x": [0, 0], "id": ["7", 1000]})
-    with pytest.raises(EncodeError, match=r"column id: 1\.5 is no id"):
+    with pytest.raises(EncodeError, match=r"column id: 1\.5 is not an id"):
         ids_of(transform, feature, {"x": [0], "id": [1.5]})
-    with pytest.raises(EncodeError, match=r"column id: \[1\] is no id"):
+    with pytest.raises(EncodeError, match=r"column id: \[1\] is not an id"):
         ids_of(transform, feature, {"x": [0], "id": [[1]]})
     with pytest.raises(EncodeError, match="the model needs the columns id"):
         dense_of(transform, {"x": [0]})
     with pytest.raises(EncodeError, match="different numbers of samples"):
         dense_of(transform, {"x": [0], "id": []})
-    with pytest.raises(EncodeError, match="column x, sample 0: nan is no finite number"):
+    with pytest.raises(EncodeError, match="column x, sample 0: nan is not a finite number"):
         dense_of(transform, {"x": [float("nan")], "id": [1]})
     with pytest.raises(ValueError, match=r"transform\.json is of version 3"):
         Transform.of_json('{"version": 3}')

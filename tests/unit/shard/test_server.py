@@ -152,7 +152,7 @@ def test_many_connections_of_one_address_are_closed_before_an_idle_one_of_anothe
 
 def test_a_rank_that_the_job_does_not_have_is_refused(connect: Connect) -> None:
     exchange = connect(2, 1)
-    wait_for(lambda: exchange.problems() == ("trainer/2 is no trainer of this job",))
+    wait_for(lambda: exchange.problems() == ("trainer/2 is not a trainer of this job",))
     with pytest.raises(ShardsUnavailableError):
         exchange.wait_ready(0.5)
 

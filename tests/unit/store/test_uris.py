@@ -96,7 +96,7 @@ LOGS = {
 
 
 def found_in(where: str, keys: list[str], folder: Path, pattern: str, patch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Find what a URI names among files of these keys on a disk, in S3 or in a file system of pyarrow."""
+    """Find the files of a URI among these keys on a disk, in S3 or in a file system of pyarrow."""
     if where == "s3":
         return FakeS3(dict.fromkeys(keys, b"")).uris(patch).find(f"s3://{BUCKET}/{pattern}")
     for key in keys:

@@ -11,6 +11,7 @@ from cpr_operator.api.crd import structural
 from cpr_operator.api.member_status import ShardPhase, TrainerPhase
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
+from cpr_operator.client import Job
 from cpr_operator.torchx.app_state import METADATA_FIELDS, REPLICA_STATES, STATES, response, state
 from cpr_operator.torchx.application import SchedulerError, application, manifest
 from cpr_operator.torchx.components import dlrm
@@ -124,7 +125,7 @@ def test_phases_have_states_and_only_final_ones_are_terminal() -> None:
     assert set(STATES) == set(get_args(Phase))
     assert set(REPLICA_STATES) == {*get_args(ShardPhase), *get_args(TrainerPhase)}
     ends = {AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED}
-    assert {phase for phase in get_args(Phase) if state(job(phase=phase)) in ends} == set(TERMINAL_PHASES)
+    assert {phase for phase in get_args(Phase) if state(Job(job(phase=phase))) in ends} == set(TERMINAL_PHASES)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +140,15 @@ def test_phases_have_states_and_only_final_ones_are_terminal() -> None:
     ],
 )
 def test_suspended_job_is_cancelled_once_its_pods_are_deleted(phase: str, expected: AppState) -> None:
-    assert state(job(suspend=True, phase=phase)) == expected
+    assert state(Job(job(suspend=True, phase=phase))) == expected
 
 
 def test_job_without_a_phase_is_submitted_and_another_phase_is_unknown() -> None:
     new = job()
     del new["status"]
-    assert state(new) == AppState.SUBMITTED
-    assert response("default:new", new).msg == "the operator has not seen the job yet"
-    assert state(job(phase="Levitating")) == AppState.UNKNOWN
+    assert state(Job(new)) == AppState.SUBMITTED
+    assert response("default:new", Job(new)).msg == "the operator has not seen the job yet"
+    assert state(Job(job(phase="Levitating"))) == AppState.UNKNOWN
 
 
 class TestResponse:
@@ -160,7 +161,7 @@ class TestResponse:
             "trainers": [{"index": 0, "state": "Training", "host": "10.0.0.1"}],
             "shards": [{"index": 0, "state": "Lost"}, {"index": 1, "state": "Odd"}],
         }
-        found = response("default:quickstart", job(**status))
+        found = response("default:quickstart", Job(job(**status)))
         assert (found.app_id, found.num_restarts) == ("default:quickstart", 3)
         assert found.msg == "Running, 7% trained, budget 0.00123 of 0.1 spent"
         assert found.metadata == {
@@ -188,7 +189,7 @@ class TestResponse:
                 node = node["properties"][part]
 
     def test_replicas_of_an_ended_job_have_its_state(self) -> None:
-        found = response("a:b", job(phase="Failed", shards=[{"index": 0, "state": "Ready"}]))
+        found = response("a:b", Job(job(phase="Failed", shards=[{"index": 0, "state": "Ready"}])))
         assert found.roles_statuses[1].replicas[0].state == AppState.FAILED
 
     def test_message_has_conditions_that_are_a_problem(self) -> None:
@@ -198,9 +199,9 @@ class TestResponse:
             condition("BudgetAtRisk", "True"),
             condition("SnapshotsDegraded", "False", "fine"),
         ]
-        found = response("a:b", job(phase="Starting", conditions=conditions))
+        found = response("a:b", Job(job(phase="Starting", conditions=conditions)))
         assert found.msg == "Starting; PodsReady: shard/1: ErrImagePull; BudgetAtRisk: Because"
 
     def test_message_of_an_end_has_only_its_condition(self) -> None:
         conditions = [condition("PodsReady", "False", "no pods"), condition("Failed", "True", "bad data")]
-        assert response("a:b", job(phase="Failed", conditions=conditions)).msg == "Failed; Failed: bad data"
+        assert response("a:b", Job(job(phase="Failed", conditions=conditions))).msg == "Failed; Failed: bad data"

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from cpr_contract.reports import Problem
 from cpr_trainer.runtime import Environment
 from cpr_trainer.trainer.main import _open_spill
 from support.shard_job import small_job
@@ -23,29 +24,29 @@ class Pod:
         self.scratch_dir = folder
 
 
-def spill_of(folder: Path, memory_bytes: int, spill_bytes: int) -> tuple[bool, str]:
-    """Return whether there is space on the disk, and the reason of the problem."""
+def spill_of(folder: Path, memory_bytes: int, spill_bytes: int) -> tuple[bool, Problem | None]:
+    """Return whether there is space on the disk, and the problem."""
     spill, problem = _open_spill(cast(Environment, Pod(folder, memory_bytes, spill_bytes)), None)
     if spill is not None:
         spill.close()
-    return spill is not None, "" if problem is None else problem.reason
+    return spill is not None, problem
 
 
 def test_spill_is_opened_if_the_job_has_spill_and_replay(tmp_path: Path) -> None:
-    assert spill_of(tmp_path, 1 << 20, 1 << 20) == (True, "")
+    assert spill_of(tmp_path, 1 << 20, 1 << 20) == (True, None)
     assert (tmp_path / "pushes").stat().st_size == 1 << 20
-    assert spill_of(tmp_path / "none", 1 << 20, 0) == (False, "")
-    assert spill_of(tmp_path / "none", 0, 1 << 20) == (False, "")
+    assert spill_of(tmp_path / "none", 1 << 20, 0) == (False, None)
+    assert spill_of(tmp_path / "none", 0, 1 << 20) == (False, None)
 
 
-def test_full_disk_is_a_lasting_problem_and_no_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_full_disk_is_a_lasting_problem_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    assert spill_of(tmp_path, 1 << 20, 1 << 20) == (False, "SpillUnavailable")
-    (message,) = caplog.messages
-    assert "spec.recovery.replay.spill" in message
-    assert "No space left on device" in message
+    is_open, problem = spill_of(tmp_path, 1 << 20, 1 << 20)
+    assert not is_open
+    assert problem is not None
+    assert problem.reason == "SpillUnavailable"
+    assert "spec.recovery.replay.spill" in problem.message
+    assert "No space left on device" in problem.message

@@ -28,7 +28,7 @@ def test_copied_state_is_the_same(state: DenseState, tmp_path: Path) -> None:
     other.unpack(state.pack(), state.done)
 
     assert (other.done, other.lost, other.samples) == (3, ((0, 300),), 300)
-    assert torch.equal(other.replica.state(), state.replica.state())
+    assert torch.equal(other.replica.live, state.replica.live)
 
 
 def test_saved_tensors_are_copies(state: DenseState) -> None:
@@ -36,7 +36,7 @@ def test_saved_tensors_are_copies(state: DenseState) -> None:
     saved = state.tensors()
     state.replica.parameters.add_(1.0)
 
-    assert not torch.equal(saved[NETWORK], state.replica.state())
+    assert not torch.equal(saved[NETWORK], state.replica.live)
 
 
 def test_state_begins_with_another_jobs_network(state: DenseState, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def trained(job: JobSpec) -> DenseState:
 
 def by_parameter(state: DenseState) -> dict[str, torch.Tensor]:
     """The values of each parameter and its optimizer state, float32 [k, p]."""
-    flat, found, first = state.replica.state(), {}, 0
+    flat, found, first = state.replica.live.clone(), {}, 0
     for each in state.replica.parameter_shapes():
         found[each.name] = flat[:, first : first + each.size]
         first += each.size
@@ -118,4 +118,4 @@ def test_network_of_another_optimizer_is_refused_unless_its_state_is_the_same(tm
         state.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
     other_job = DenseState(job_with(tmp_path, optimizer="AdamW"), 1_000)
     other_job.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
-    assert torch.equal(other_job.replica.state(), old.replica.state())
+    assert torch.equal(other_job.replica.live, old.replica.live)

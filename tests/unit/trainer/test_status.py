@@ -73,9 +73,11 @@ def test_wait_of_a_suspended_process_is_a_pause_without_polls() -> None:
     assert status.take_waited_s() > 0
 
 
-def test_lasting_problem_is_reported_while_there_is_no_other() -> None:
+def test_lasting_problem_is_logged_and_reported_while_there_is_no_other(caplog: pytest.LogCaptureFixture) -> None:
     slow, outage = Problem("Slow", "slow", "wait"), Problem("StoreUnreachable", "gone", "wait")
-    status = StatusPublisher(_report(), lasting_problem=slow)
+    status = StatusPublisher(_report())
+    status.add_lasting_problem(slow)
+    assert caplog.messages == ["slow wait"]
     assert status.report().problem == slow
     status.update(problem=outage)
     assert status.report().problem == outage

@@ -81,7 +81,7 @@ def whole(spec: ModelSpec, _seed: int) -> nn.Module:
 
 
 class Diverges(Own):
-    """A network with a loss that is no number."""
+    """A network with a loss that is not a number."""
 
     def sample_losses(self, logits: Tensor, _labels: Tensor) -> Tensor:
         """Return the loss of each sample, [n]."""

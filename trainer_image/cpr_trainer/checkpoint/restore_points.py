@@ -197,7 +197,7 @@ def verify(store: Store, inventory: Inventory, job_uid: str | None, model: Model
 def _check_manifest(
     held: ListedSave[ShardManifest] | ListedSave[DenseManifest], inventory: Inventory, model: ModelSpec | None
 ) -> Iterator[Damage]:
-    """Yield the damages of a manifest: another key than its own, another layout, and saves that it names in vain."""
+    """Yield the damages of a manifest: another key than its own, another layout, and missing saves that it names."""
     manifest, key = held.manifest, held.ref.key
     place = place_of(manifest).manifest
     if place != key:

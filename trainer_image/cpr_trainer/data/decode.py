@@ -58,7 +58,17 @@ def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = No
     null) is 0, and so are features that the data does not have. For categories see `_ids_of`.
     """
     table, errors = parsed.table, RowErrors()
-    labels = _labels(table, columns, errors)
+    predicted: list[NDArray[Any]] = []
+    for name in columns.labels:
+        values = _numbers_of(table.column(name))
+        _add_errors(errors, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
+        predicted.append((values == 1).astype(np.uint8))
+    for name in columns.targets:
+        values = _numbers_of(table.column(name))
+        wrong = ~np.isfinite(values)
+        _add_errors(errors, f"column {name}", table.column(name), wrong, "a number")
+        predicted.append(np.where(wrong, 0, values).astype(np.float32))
+    labels = predicted[0] if len(predicted) == 1 else np.stack(predicted, axis=1)
     dense = np.zeros((table.num_rows, columns.width), np.float32)
     for place, name in enumerate(columns.counts + columns.numbers):
         values = _numbers_of(table.column(name))
@@ -68,21 +78,6 @@ def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = No
     groups = None if columns.group is None else _groups_of(table.column(columns.group))
     rows = Rows(dense, _ids_of(table, columns, errors, features), labels, errors, groups)
     return _with_ragged(rows, parsed.ragged) if parsed.ragged else rows
-
-
-def _labels(table: Any, columns: Columns, errors: RowErrors) -> NDArray[Any]:
-    """Return labels and targets, see `Rows`; note the rows with an absent or wrong one."""
-    found: list[NDArray[Any]] = []
-    for name in columns.labels:
-        values = _numbers_of(table.column(name))
-        _add_errors(errors, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
-        found.append((values == 1).astype(np.uint8))
-    for name in columns.targets:
-        values = _numbers_of(table.column(name))
-        wrong = ~np.isfinite(values)
-        _add_errors(errors, f"column {name}", table.column(name), wrong, "a number")
-        found.append(np.where(wrong, 0, values).astype(np.float32))
-    return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
 def _with_ragged(rows: Rows, ragged: dict[int, str]) -> Rows:
@@ -206,7 +201,7 @@ def rows_of_integers(integers: Any, target: TableSpec) -> Ints:
 
     Ids are the numbers of rows: they are checked, not hashed.
     """
-    # An unsigned integer beyond int64 becomes a negative one, which is no row either.
+    # An unsigned integer beyond int64 becomes a negative one, which is not a row either.
     numbers = integers.cast(pa.int64(), safe=False).fill_null(NO_ROW).to_numpy(zero_copy_only=False)
     return _within(numbers, target, np.ones(len(numbers), np.bool_))
 
@@ -274,7 +269,7 @@ def _weights_of(
 ) -> NDArray[np.float32]:
     """Return the weight of each present id of a feature, float32 [k]: its column has a list for each bag.
 
-    Rows with a weight that is no finite number, or with more or fewer weights than ids, absent ones included, are noted
+    Rows with a weight that is not finite, or with more or fewer weights than ids, absent ones included, are noted
     in `errors`; their weights are undefined.
     """
     name = str(used.weights)
@@ -304,7 +299,7 @@ def _weights_of(
 
 
 def _numbers_of(column: Any) -> NDArray[np.float64]:
-    """Return a column as float64 [n]: NaN if it is absent, infinite if it is no number that float32 holds."""
+    """Return a column as float64 [n]: NaN if it is absent, infinite if it is not a number that float32 holds."""
     parsed = pa.chunked_array([_parsed(chunk) for chunk in column.chunks], pa.float64())
     values: NDArray[np.float64] = parsed.to_numpy()
     usable = np.abs(values) <= _LARGEST
@@ -315,13 +310,13 @@ def _numbers_of(column: Any) -> NDArray[np.float64]:
 
 
 def _parsed(column: Any) -> Any:
-    """Return a column as pyarrow doubles: null if it is absent, NaN if it is no number."""
+    """Return a column as pyarrow doubles: null if it is absent, NaN if it is not a number."""
     if not pa.types.is_binary(column.type):
         return column.cast(pa.float64(), safe=False)
     present = pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, column.type), column)
     try:
         return present.cast(pa.float64())
-    except pa.ArrowInvalid:  # Some cell is no number: parse each different one.
+    except pa.ArrowInvalid:  # Some cell is not a number: parse each different one.
         unique = present.dictionary_encode()
         values = pa.array([_parsed_cell(cell) for cell in unique.dictionary], pa.float64())
         return values.take(unique.indices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, islice
 
 from cpr_contract import CONTRACT_VERSION
@@ -91,10 +92,7 @@ def open_dataset(  # noqa: PLR0913, PLR0917 -- the data, and its frozen parts
 
     indices = find() if frozen is None else frozen(find)
     if any(table.ids == "Vocabulary" for table in model.tables):
-
-        def find_all(poll_interrupts: Callable[[], None]) -> Vocabularies:
-            return find_vocabularies(data, model, columns, files, form, indices, poll_interrupts)
-
+        find_all = partial(find_vocabularies, data, model, columns, files, form, indices)
         found = find_all(lambda: None) if vocabularies is None else vocabularies(find_all)
         columns = with_vocabularies(columns, found)
     return TableDataset(data, columns, model, form, indices)

@@ -21,7 +21,7 @@ from cpr_trainer.data.files import (
     content_errors,
     is_outage,
 )
-from cpr_trainer.data.schema import Columns, check_names, check_types, normalized_schema
+from cpr_trainer.data.schema import Columns, check_columns, normalized_schema
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 
@@ -45,9 +45,8 @@ class ParquetFormat:
         file = SourceFile(uri, self._files.version(uri))
         with self._files.open(uri, file.version) as stream, content_errors(uri, _REMEDY):
             table = _open(stream, uri)
-            if self._columns is not None:
-                check_names(self._columns, table.schema_arrow.names, uri)
-                check_types(self._columns, normalized_schema(table.schema_arrow, self._columns), uri)
+            schema = table.schema_arrow
+            check_columns(self._columns, schema.names, uri, normalized_schema(schema, self._columns))
             blocks, first = [], 0
             for number in range(table.num_row_groups):
                 group = table.metadata.row_group(number)
@@ -57,7 +56,6 @@ class ParquetFormat:
             return Index(file, tuple(blocks), sequential=False)
 
     def fetch(self, block: Block) -> Any:
-        """Read a row group as a pyarrow table. Raises DataError."""
         with content_errors(block.uri, _REMEDY), self._open.use(block.file) as table:
             return table.read(block.start, self._names)
 
@@ -69,7 +67,6 @@ class ParquetFormat:
             return Parsed(fetched.cast(normalized_schema(fetched.schema, self._columns)), {})
 
     def location(self, block: Block, row: int) -> str:
-        """Return the number of a row, from 1."""
         return f"{block.uri}, row {block.first + row + 1}"
 
 

@@ -71,11 +71,9 @@ class TableDataset:
 
     @property
     def layout(self) -> Layout:
-        """The blocks of its rows."""
         return self._layout
 
     def take(self, indices: Ints) -> Batch:
-        """Return the samples at `indices`, int64 [n], without those of bad rows. Raises DataError."""
         numbers = self._layout.blocks_of(indices)
         order = np.argsort(numbers, kind="stable")
         needed, starts = np.unique(numbers[order], return_index=True)
@@ -103,7 +101,6 @@ class TableDataset:
         return Batch(dense, ids, labels, groups) if good.all() else Batch(dense[good], ids[good], labels[good], groups)
 
     def prefetch(self, blocks: Ints) -> None:
-        """Read these blocks next."""
         self._prefetcher.prefetch(blocks.tolist())
 
     def _decode(self, number: int, fetched: Any) -> Rows:

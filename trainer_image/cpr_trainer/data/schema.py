@@ -193,20 +193,20 @@ def check_tables(tables: Sequence[TableSpec], most: int) -> None:
             )
 
 
-def check_names(columns: Columns, present: Sequence[str], uri: str) -> None:
-    """Raise DataError for a column that is missing in a file, or there twice."""
+def check_columns(columns: Columns | None, present: Sequence[str], where: str, schema: pa.Schema | None = None) -> None:
+    """Raise DataError for a column that is missing, there twice, or of a type that does not fit its use in the job."""
+    if columns is None:
+        return
     counts = Counter(present)
     for name in columns.used:
         if (count := counts[name]) != 1:
             known = ", ".join(present[:_MAX_SHOWN_NAMES]) + (", ..." if len(present) > _MAX_SHOWN_NAMES else "")
             raise DataError(
-                f"{uri} has {count or 'no'} columns {name!r}; its columns are {known}.",
+                f"{where} has {count or 'no'} columns {name!r}; its columns are {known}.",
                 "Correct data.columns (and data.header: without a header, columns go by their numbers, from 1).",
             )
-
-
-def check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
-    """Raise DataError if the type of a column of an Arrow schema does not fit its use in the job."""
+    if schema is None:
+        return
     for name in columns.numeric:
         if not is_number(kind := schema.field(name).type):
             raise DataError(f"{where}: column {name} is {kind}, not a number.", "Correct data.columns.")
@@ -214,22 +214,24 @@ def check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
         if not (is_list(kind := schema.field(name).type) and is_number(kind.value_type)):
             raise DataError(f"{where}: column {name} is {kind}, not a list of numbers.", "Correct model.features.")
     for used in columns.inputs:
-        kind = schema.field(used.column).type
-        ids = kind.value_type if used.has_bags and is_list(kind) else kind
-        fits = (ids is not kind) == used.has_bags
-        if fits and (is_category(ids) or (used.integers and is_number(ids))):
-            continue
-        if used.has_bags:
-            expected = "a list of texts or integers"
-            remedy = "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists."
-        else:
-            expected = "text or an integer"
-            remedy = (
-                "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling."
-            )
-        if fits and is_number(ids):
-            remedy = "If its ids are whole numbers (a null makes integers floats), name it in data.columns.integers."
-        raise DataError(f"{where}: column {used.column} is {kind}, not {expected}.", remedy)
+        _check_category(used, schema.field(used.column).type, where)
+
+
+def _check_category(used: Input, kind: Any, where: str) -> None:
+    """Raise DataError unless a category is text or an integer, or a list of them if the input takes bags."""
+    ids = kind.value_type if used.has_bags and is_list(kind) else kind
+    fits = (ids is not kind) == used.has_bags
+    if fits and (is_category(ids) or (used.integers and is_number(ids))):
+        return
+    if used.has_bags:
+        expected = "a list of texts or integers"
+        remedy = "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists."
+    else:
+        expected = "text or an integer"
+        remedy = "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling."
+    if fits and is_number(ids):
+        remedy = "If its ids are whole numbers (a null makes integers floats), name it in data.columns.integers."
+    raise DataError(f"{where}: column {used.column} is {kind}, not {expected}.", remedy)
 
 
 def normalized_schema(schema: pa.Schema, columns: Columns | None) -> pa.Schema:

@@ -70,7 +70,6 @@ class SyntheticDataset:
         """Do nothing: rows are computed, not read."""
 
     def take(self, indices: Ints) -> Batch:
-        """Return the samples at `indices`, int64 [n]."""
         raw = self.raw(indices)
         return Batch(count_features(raw.counts), self._ids(raw.categories), raw.labels.astype(np.float32))
 
@@ -82,20 +81,14 @@ class SyntheticDataset:
         chance, counted, present, chosen = np.split(random, np.cumsum([1, DENSE_FEATURES, DENSE_FEATURES]), axis=1)
         missing = _uniform(present) < _MISSING_SHARE
         counts = np.where(missing, 0, _skewed(counted, _COUNT_VALUES)).astype(np.int64)
-        categories = self._categories(chosen)
+        categories = np.empty_like(chosen)
+        for place, table in enumerate(self._tables):  # One of as many values as the table has rows.
+            names = mix64(_skewed(chosen[:, place], table.rows) + key64(_DOMAIN, place)) >> np.uint64(32)
+            low, high = _HEX[names >> np.uint64(16)], _HEX[names & np.uint64(0xFFFF)]
+            categories[:, place] = low | high << np.uint64(32)
         probability = 1 / (1 + np.exp(-self._logits(counts, self._ids(categories))))
         labels = (_uniform(chance[:, 0]) < probability).astype(np.uint8)
         return RawRows(labels, counts, missing, categories)
-
-    def _categories(self, random: U64) -> U64:
-        """Draw a value for each table out of as many as it has rows; uint64 [n, T] -> [n, T]."""
-        values = np.empty_like(random)
-        for place, table in enumerate(self._tables):
-            ranks = _skewed(random[:, place], table.rows)
-            names = mix64(ranks + key64(_DOMAIN, place)) >> np.uint64(32)
-            low, high = _HEX[names >> np.uint64(16)], _HEX[names & np.uint64(0xFFFF)]
-            values[:, place] = low | high << np.uint64(32)
-        return values
 
     def _ids(self, categories: U64) -> NDArray[np.int64]:
         hashes = hash_words(categories, np.full(1, WORD_BYTES, np.uint64))

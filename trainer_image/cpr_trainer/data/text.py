@@ -24,7 +24,7 @@ from cpr_trainer.data.files import (
     closed_on_error,
     content_errors,
 )
-from cpr_trainer.data.schema import Columns, Dialect, check_names
+from cpr_trainer.data.schema import Columns, Dialect, check_columns
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 
@@ -70,12 +70,10 @@ class TextFormat:
             return Index(file, tuple(blocks), text.packed)
 
     def fetch(self, block: Block) -> bytes:
-        """Read the bytes of a block. Raises DataError."""
         with content_errors(block.uri, REMEDY), self._open.use(block.file) as text:
             return text.read(block.start, block.size)
 
     def parse(self, block: Block, fetched: bytes) -> Parsed:
-        """Parse a block. Raises DataError."""
         ragged: dict[int, str] = {}
         with content_errors(block.uri, REMEDY):
             table = self._parse(fetched, block.file, ragged)
@@ -97,8 +95,7 @@ class TextFormat:
         if dialect.quotes:
             cells = next(csv.reader([line], delimiter=dialect.delimiter), [""])
         names = cells if dialect.header else [str(1 + place) for place in range(dialect.columns or len(cells))]
-        if self._columns is not None:
-            check_names(self._columns, names, uri)
+        check_columns(self._columns, names, uri)
         return tuple(names), (chunk.find(b"\n") + 1 or len(chunk)) if dialect.header else 0
 
     def _parse(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cpr_trainer.data.files import Block, Index, Parsed, SourceFile, is_outage
-from cpr_trainer.data.schema import Columns, check_names, check_types, normalized_schema
+from cpr_trainer.data.schema import Columns, check_columns, normalized_schema
 from cpr_trainer.entrypoints import load, user_code
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Version
@@ -59,8 +59,7 @@ class UserFormat:
         blocks = tuple(Block(file, first, min(BLOCK_ROWS, rows - first), first, 0) for first in firsts)
         if blocks and self._columns is not None:
             table = self.fetch(blocks[0])
-            check_names(self._columns, table.column_names, uri)
-            check_types(self._columns, table.schema, uri)
+            check_columns(self._columns, table.column_names, uri, table.schema)
         return Index(file, blocks, sequential=False)
 
     def fetch(self, block: Block) -> Any:
@@ -89,13 +88,10 @@ class UserFormat:
 
     def parse(self, block: Block, fetched: Any) -> Parsed:
         """Check the columns of this block. Raises DataError."""
-        if self._columns is not None:
-            check_names(self._columns, fetched.column_names, self.location(block, 0))
-            check_types(self._columns, fetched.schema, self.location(block, 0))
+        check_columns(self._columns, fetched.column_names, self.location(block, 0), fetched.schema)
         return Parsed(fetched, {})
 
     def location(self, block: Block, row: int) -> str:
-        """Return the number of a row, from 1."""
         return f"{block.uri}, row {block.first + row + 1}"
 
 

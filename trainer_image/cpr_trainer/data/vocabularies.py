@@ -89,12 +89,12 @@ def read_vocabulary(uri: str, files: Uris, field: str) -> Vocabulary:
         if is_outage(error):
             raise
         raise DataError(
-            f"{uri} is no vocabulary: {error}.",
+            f"{uri} is not a vocabulary: {error}.",
             f"Check {field}: a text file with a value a line, or Parquet with one column, each value once.",
         ) from error
     if not len(found):
         raise DataError(
-            f"{uri} is no vocabulary: it has no value, so that all ids would share the default row.",
+            f"{uri} is not a vocabulary: it has no value, so that all ids would share the default row.",
             f"Check {field}, and whether the file was written to its end.",
         )
     return found

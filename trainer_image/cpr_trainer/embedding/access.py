@@ -226,7 +226,7 @@ def as_rows(matrices: tuple[Tensor, ...]) -> Rows:
 
 
 def single_tensor(values: Embeddings) -> Tensor:
-    """Return what has to be one tensor. Raises TypeError if there is one for each band, table or feature."""
+    """Return `values` as one tensor. Raises TypeError if there is one for each band, table or feature."""
     if not isinstance(values, Tensor):
         raise TypeError(f"{len(values)} tensors in the place of one")
     return values
@@ -239,15 +239,11 @@ def map_rows(change: Callable[[Tensor], Tensor], values: Rows) -> Rows:
 
 def _access_of_band(placement: Placement, ids: Ints | Bags, offsets: Ints) -> Access:
     """Return the access of tables of one dim; offsets: int64 [t], the number of the first row of each."""
-    tables = len(offsets)
     if isinstance(ids, Bags):
-        # The bag of each id is the only array that has to be made for the ids.
-        bags = np.repeat(np.arange(len(ids.offsets) - 1, dtype=np.int32), np.diff(ids.offsets))
-        access = _find(placement, ids.ids + offsets[bags % tables], tables)
-        return replace(access, order=torch.from_numpy(bags[access.order.numpy()]), pooling=Pooling.of(ids))
+        return _access_of_feature_band(placement, ids, [], offsets, offsets[:0])
     if ids.size > _INT32_MAX:
         raise ValueError(f"a batch of {ids.size} ids is too large")
-    return _find(placement, (ids + offsets).ravel(), tables)
+    return _find(placement, (ids + offsets).ravel(), len(offsets))
 
 
 def _access_of_features(placement: Placement, bags: Bags, layout: FeatureLayout) -> FeatureAccess:
@@ -275,7 +271,7 @@ def _access_of_feature_band(
     alone = sum(len(each.ids) for each in sequences)
     if alone:
         bags = np.concatenate((bags, np.arange(count, count + alone, dtype=np.int32)))
-    access = _find(placement, np.concatenate(numbers), features)
+    access = _find(placement, np.concatenate(numbers) if sequences else numbers[0], features)
     uses = access.order.numpy()
     pooling = Pooling.of(pooled, alone)
     if pooled.weights is not None and (pooled.weights != 1).any():

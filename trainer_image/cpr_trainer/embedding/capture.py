@@ -121,7 +121,8 @@ class Capture:
     """Some rows of an arena and their state as they were when this was made.
 
     `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time.
-    `undo_log_full`: a push waited in vain for space in the log. `expedited`: a caller waits for the end of the save.
+    `undo_log_full`: a push found no space in the log until its timeout. `expedited`: a caller waits for the end of
+    the save.
     """
 
     def __init__(

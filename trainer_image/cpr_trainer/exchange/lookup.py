@@ -44,7 +44,7 @@ class SaveState:
 
 
 class ShardsUnavailableError(Exception):
-    """Shards are unreachable or not ready: wait (`Exchange.wait_ready`) and try again. It is no error of the job."""
+    """Shards are unreachable or not ready: wait (`Exchange.wait_ready`) and try again. The job has no error."""
 
     def __init__(self, shards: Collection[int]) -> None:
         super().__init__(f"shards unavailable: {sorted(shards)}")

@@ -104,7 +104,7 @@ def _of(kind: type[T], value: Any, called: str) -> T:
 
 def _number(value: Any, called: str) -> int:
     if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise PickleError(f"{called} is no number of 64 bits")
+        raise PickleError(f"{called} is not a number of 64 bits")
     return value
 
 
@@ -114,5 +114,5 @@ def _size(value: Any, called: str) -> tuple[int, ...]:
         raise PickleError(f"a size of {called} is no torch.Size")
     sizes = value.arguments[0]
     if not isinstance(sizes, tuple | list):
-        raise PickleError(f"a size of {called} is no tuple")
+        raise PickleError(f"a size of {called} is not a tuple")
     return tuple(_number(size, f"a size of {called}") for size in sizes)

@@ -179,7 +179,7 @@ def _tensor(content: bytes) -> tuple[bytes | memoryview, _Answer]:
         values = found.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     except Exception as error:  # noqa: BLE001 -- damaged bytes raise any error
         # torch's messages advise to load without `weights_only`.
-        return b"", _Answer(error=f"a part of it is no tensor as torch.save writes it ({type(error).__name__})")
+        return b"", _Answer(error=f"a part of it is not a tensor as torch.save writes it ({type(error).__name__})")
     return values.data, _Answer(dtype=_name(found.dtype), shape=tuple(found.shape))
 
 

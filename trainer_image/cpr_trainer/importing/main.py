@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
-from typing import TextIO, TypeVar
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -51,8 +51,6 @@ from cpr_trainer.store import ExistsError, Store, StoreError, Uris, open_store
 _CHUNK_BYTES = 32 << 20
 _DIVERGED = "Import a save from before that model diverged."
 
-Result = TypeVar("Result")
-
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Read an `ImportRequest` from `source` and write the `Imported` model to `sink`. Raises TrainerError."""
@@ -69,7 +67,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Found) -> Imported:
     """Write an anchor of the tensors in `found` that a job uses, and return a description of it.
 
-    Its owner is no job, but the imported model `request.name`. Raises SourceError if the tensors do not fit, ModelError
+    Its owner is the imported model `request.name`, not a job. Raises SourceError if the tensors do not fit, ModelError
     if the job's network cannot be built, StoreError. After an error its objects are deleted from the store.
 
     After the commit, objects of other imports of that name are deleted: they were killed, or can no longer commit.
@@ -191,7 +189,7 @@ def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, i
     )
     local.arena.epochs.note(np.arange(len(local.arena)))
     writer = Writer(store, local.arena)
-    return writer.commit(writer.write(draft, local.arena.capture_changes(0), _once), _once).ref
+    return writer.commit(writer.write(draft, local.arena.capture_changes(0))).ref
 
 
 def _fill(local: LocalRows, table: int, weight: StoredTensor, sums: StoredTensor | None) -> None:
@@ -229,8 +227,3 @@ def _numbers(tensor: StoredTensor, first: int, last: int) -> Floats:
             _DIVERGED,
         )
     return values
-
-
-def _once(attempt: Callable[[], Result]) -> Result:
-    """Call the store once: it retries by itself for some seconds."""
-    return attempt()

@@ -45,7 +45,7 @@ def decode(data: bytes) -> Any:
     except PickleError:
         raise
     except (ValueError, TypeError, IndexError, KeyError, StopIteration) as error:
-        raise PickleError(f"it is no whole pickle ({error})") from error
+        raise PickleError(f"it is not a whole pickle ({error})") from error
 
 
 def _run(data: bytes) -> Any:
@@ -57,7 +57,7 @@ def _run(data: bytes) -> Any:
         if execute is None:
             raise PickleError(f"it has the instruction {instruction.name}, which plain data does without")
         execute(machine, argument)
-    raise PickleError("it is no whole pickle")
+    raise PickleError("it is not a whole pickle")
 
 
 class _Machine:
@@ -84,7 +84,7 @@ class _Machine:
         """Take that many values from the stack."""
         items = self.stack[-count:]
         if len(items) != count:
-            raise PickleError("it is no whole pickle")
+            raise PickleError("it is not a whole pickle")
         del self.stack[-count:]
         return items
 

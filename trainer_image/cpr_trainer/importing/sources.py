@@ -130,7 +130,7 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
         file = stack.enter_context(safetensors.safe_open(path, framework="pt"))
     except (safetensors.SafetensorError, OSError) as error:
         raise SourceError(f"{path} cannot be read: {error}.", "Save it again, or copy it again.") from error
-    for name in file.keys():  # noqa: SIM118 -- it is no mapping
+    for name in file.keys():  # noqa: SIM118 -- it is not a mapping
         piece = file.get_slice(name)
         full_name = f"{path.stem}.{_PLAIN}" if name == _PLAIN else name
         dtype = _DTYPES.get(piece.get_dtype(), piece.get_dtype())

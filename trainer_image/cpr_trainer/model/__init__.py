@@ -1,4 +1,1 @@
-"""The dense half of a DLRM; every trainer has a replica.
-
-Embedding vectors arrive from the shards, and their gradients return to them; no module here depends on tables or rows.
-"""
+"""The dense network: every trainer has a replica. No module here depends on embedding rows."""

@@ -66,7 +66,7 @@ class CustomMetrics(Protocol):
     def metrics(self, sums: Tensor, /) -> Mapping[str, float]:
         """Return metrics by name, 8 at most, from the sums over all samples, float64 [k].
 
-        None, a value that is no number, and a ZeroDivisionError mark a metric as undefined for these samples.
+        None, a value that is not a number, and a ZeroDivisionError mark a metric as undefined for these samples.
         """
 
 
@@ -118,21 +118,19 @@ def start(network: nn.Module, dense: Tensor, outputs: Sequence[int] = ()) -> Cal
 
     Both parts raise ModelError.
     """
-    shape = (len(dense), *outputs)
-    if not isinstance(network, Overlapping):
-        return partial(_end, network, "forward", partial(network, dense), shape)
-    with _calls(network, "before_embeddings"):
-        begun = network.before_embeddings(dense)
-    return partial(_end, network, "with_embeddings", partial(network.with_embeddings, begun), shape)
+    method, end = "forward", partial(network, dense)
+    if isinstance(network, Overlapping):
+        with _calls(network, "before_embeddings"):
+            begun = network.before_embeddings(dense)
+        method, end = "with_embeddings", partial(network.with_embeddings, begun)
 
+    def finish(embeddings: Any) -> Tensor:
+        with _calls(network, method):
+            logits = end(embeddings)
+        _require_shape(network, method, logits, (len(dense), *outputs))
+        return logits  # type: ignore[no-any-return]
 
-def _end(
-    network: nn.Module, method: str, end: Callable[[Any], Tensor], shape: Sequence[int], embeddings: Any
-) -> Tensor:
-    with _calls(network, method):
-        logits = end(embeddings)
-    _require_shape(network, method, logits, shape)
-    return logits
+    return finish
 
 
 def traced(network: nn.Module, dense: Tensor, embeddings: Any) -> Tensor:
@@ -249,7 +247,7 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
         )
     dense = torch.zeros(_PROBED_SAMPLES, spec.dense_width, device=device)
     embeddings, leaves = _probed(spec, dtype, device)
-    set_training(network, on=False)  # A probe is no sample: running statistics stay as they are.
+    set_training(network, on=False)  # A probe is not a sample: running statistics stay as they are.
     try:
         with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
             logits = start(network, dense, spec.output_shape)(embeddings)

@@ -19,7 +19,7 @@ from cpr_trainer.model.buffers import Buffers, buffers_of, flatten
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width, state_kind
 from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network
 
-#: The names in a save: of the dense state, float32 [k, p], see `DenseReplica.state`; of each buffer of the network; and
+#: The names in a save: of the dense state, float32 [k, p], see `DenseReplica.live`; of each buffer of the network; and
 #: of the number of steps, float32 [], if the optimizer counts them.
 NETWORK, _BUFFER, _OPTIMIZER_STEPS = "network", "buffer.", "optimizer_steps"
 
@@ -67,7 +67,11 @@ class DenseReplica:
 
     @property
     def live(self) -> Tensor:
-        """The state itself, see `state`: it changes with every step."""
+        """Parameters and optimizer state, float32 [k, p] on the device: no copy, it changes with every step.
+
+        The parameters are first, then the optimizer's state: see `DenseOptimizer`. k is 1 for SGD, 2 for SGD with
+        momentum and for Adagrad, 3 for Adam and AdamW.
+        """
         return self._state
 
     @property
@@ -150,21 +154,29 @@ class DenseReplica:
             self.computed_buffers = ()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies on the CPU of this replica's tensors: `state`, and the network's buffers by name.
+        """Return copies on the CPU of this replica's tensors: `live`, and the network's buffers by name.
 
         The number of steps is one of them if the optimizer counts them.
         """
         buffers = {_BUFFER + name: value.detach().cpu().clone() for name, value in self.buffers().items()}
         steps = {_OPTIMIZER_STEPS: self._optimizer.steps.clone()} if self._counted else {}
-        return {NETWORK: self.state().cpu(), **buffers, **steps}
+        return {NETWORK: self._state.clone().cpu(), **buffers, **steps}
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load a result of `tensors`. Raises ModelError if it is of another network."""
-        try:
-            self.load_state(tensors[NETWORK])
-        except ValueError as error:
-            raise another_network(str(error)) from error
+        state = tensors[NETWORK]
+        if state.shape[1:] == self._state.shape[1:] and len(state) != len(self._state):
+            raise another_network(
+                f"a dense state with {len(state) - 1} values of the optimizer for each parameter does not fit this "
+                f"model.denseOptimizer, which has {len(self._state) - 1}"
+            )
+        if state.shape != self._state.shape or state.dtype != self._state.dtype:
+            raise another_network(
+                f"a dense state of {state.dtype} {tuple(state.shape)} does not fit a model of "
+                f"{self._state.dtype} {tuple(self._state.shape)}"
+            )
+        self._state.copy_(state)
         steps = tensors.get(_OPTIMIZER_STEPS)
         if (steps is not None) != self._counted:
             raise another_network("it is of another model.denseOptimizer")
@@ -204,29 +216,6 @@ class DenseReplica:
     def buffers(self) -> dict[str, Tensor]:
         """Return the network's state without its parameters, such as running statistics; no copies."""
         return buffers_of(self.model)
-
-    def state(self) -> Tensor:
-        """Return a copy of parameters and optimizer state, float32 [k, p] on the device.
-
-        The parameters are first, then the optimizer's state: see `DenseOptimizer`. k is 1 for SGD, 2 for SGD with
-        momentum and for Adagrad, 3 for Adam and AdamW.
-        """
-        return self._state.clone()
-
-    @torch.no_grad()
-    def load_state(self, state: Tensor) -> None:
-        """Load a result of `state`, from any device. Raises ValueError if its shape or type differs."""
-        if state.shape[1:] == self._state.shape[1:] and len(state) != len(self._state):
-            raise ValueError(
-                f"a dense state with {len(state) - 1} values of the optimizer for each parameter does not fit this "
-                f"model.denseOptimizer, which has {len(self._state) - 1}"
-            )
-        if state.shape != self._state.shape or state.dtype != self._state.dtype:
-            raise ValueError(
-                f"a dense state of {state.dtype} {tuple(state.shape)} does not fit a model of "
-                f"{self._state.dtype} {tuple(self._state.shape)}"
-            )
-        self._state.copy_(state)
 
 
 def saved_model(model: ModelSpec, seed: int, parameters: tuple[SavedTensor, ...]) -> SavedModel:

@@ -141,16 +141,12 @@ class View:
     epochs: Epochs
 
     @classmethod
-    def of(cls, arena: Arena, segment: int, first: int, end: int) -> Self:
-        """Return the rows [first, end) of a segment."""
-        mine = arena.segments[segment]
-        rows, state = (values[first:end].view(np.uint32) for values in (mine.rows, mine.state))
-        return cls(rows, state, mine.first + first, arena.epochs)
-
-    @classmethod
     def of_part(cls, arena: Arena, parts: Parts, part: int, segment: int) -> Self:
         """Return a part's rows of a segment."""
-        return cls.of(arena, segment, *parts.span(part, segment, len(arena.segments[segment])))
+        mine = arena.segments[segment]
+        first, end = parts.span(part, segment, len(mine))
+        rows, state = (values[first:end].view(np.uint32) for values in (mine.rows, mine.state))
+        return cls(rows, state, mine.first + first, arena.epochs)
 
     def __len__(self) -> int:
         return len(self.rows)

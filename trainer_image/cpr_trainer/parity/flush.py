@@ -51,10 +51,6 @@ class Batch:
         self._at[first : self.used] = at
         return self._image[first : self.used]
 
-    def clear(self) -> None:
-        """Remove all rows."""
-        self.used = 0
-
     def _grow(self) -> None:
         size = len(self._at)
         if self.used <= size:

@@ -23,6 +23,10 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 0.5
 _IDLE_S = 0.5
 
 
+#: A peer, and the generation in which to connect to it.
+_Target = tuple[Peer, int]
+
+
 @dataclass(frozen=True, slots=True)
 class HolderReply:
     """The position of a part in its parity, as reported by the holder, in a generation. None: the connection is lost.
@@ -34,14 +38,6 @@ class HolderReply:
     generation: int
     point: Point | None
     first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """The peer, and the generation."""
-
-    peer: Peer
-    generation: int
 
 
 class HolderLink:
@@ -72,7 +68,7 @@ class HolderLink:
 
     def follow(self, peer: Peer | None, generation: int) -> None:
         """Connect to this peer in this generation from now on; None, or a peer without an address: to none."""
-        target = _Target(peer, generation) if peer is not None and peer.host else None
+        target = (peer, generation) if peer is not None and peer.host else None
         with self._changed:
             if target == self._target:
                 return
@@ -108,14 +104,15 @@ class HolderLink:
         while (target := self._next_target()) is not None:
             why = ""
             try:
-                with self._connect(target.peer, target.generation) as connection:
+                with self._connect(*target) as connection:
                     self._exchange(connection, target)
             except (OSError, FrameError, HandshakeError) as error:
                 why = str(error)
             except NotReadyError:
                 why = "it is of another generation"
-            _LOG.info("no parity at shard %d (incarnation %d): %s", target.peer.index, target.peer.incarnation, why)
-            self._report(HolderReply(self._part, target.generation, None))
+            peer, generation = target
+            _LOG.info("no parity at shard %d (incarnation %d): %s", peer.index, peer.incarnation, why)
+            self._report(HolderReply(self._part, generation, None))
             with self._changed:
                 self._connection = None
                 if self._target == target and not self._closing:
@@ -135,17 +132,16 @@ class HolderLink:
             if self._target != target or self._closing:
                 return
             self._connection, self._flush, self._restarting = connection, None, False
-        request, first = pack(Operation.QUERY_POSITION, target.generation, PositionQuery()), True
+        _, generation = target
+        query = pack(Operation.QUERY_POSITION, generation, PositionQuery())
+        request, first = query, True
         while True:
             answer = document_of(PositionReply, connection.request(*request, Operation.POSITION))
-            self._report(HolderReply(self._part, target.generation, answer.point, first))
+            self._report(HolderReply(self._part, generation, answer.point, first))
             flush, first = self._next_flush(target), False
             if self._over(target):
                 return
-            if flush is None:
-                request = pack(Operation.QUERY_POSITION, target.generation, PositionQuery())
-            else:
-                request = pack_flush(target.generation, flush)
+            request = query if flush is None else pack_flush(generation, flush)
 
     def _next_flush(self, target: _Target) -> Flush | None:
         """Wait a while for a flush to send."""

@@ -7,7 +7,7 @@ moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import le
 
 import numpy as np
@@ -167,8 +167,8 @@ class Stream:
         self._frontier = self._next_frontier = (0,) * len(self._views)
         for in_parity, log, sealed in zip(self._in_parity, self._log, self._sealed, strict=True):
             in_parity[:] = False
-            log.clear()
-            sealed.clear()
+            log.used = 0
+            sealed.used = 0
 
     def adopt(self, point: Point) -> None:
         """Start with a parity that has the current rows of the whole part, at this point."""
@@ -199,10 +199,14 @@ class Stream:
         free_bytes = max(most_bytes - sum(log.nbytes for log in self._sealed), most_bytes // 2)
         frontier = list[int]()
         for segment, log in enumerate(self._sealed):
-            self._log[segment].clear()
+            self._log[segment].used = 0
             delta = self._scratch[segment]
-            delta.clear()
-            self._add_changes(segment, log, delta)
+            delta.used = 0
+            if log.used:  # the next change of these rows has to be noted again
+                now = delta.add(log.at)
+                self._views[segment].read(log.at.astype(np.int64), now)
+                now.add(log.image)
+                self._in_parity[segment][log.at] = True
             reached, added = self._add_rows(segment, delta, free_bytes)
             free_bytes = max(free_bytes - added, 0)
             frontier.append(reached)
@@ -220,7 +224,7 @@ class Stream:
         self.settled, self.in_flight = self.in_flight.after, None
         self._frontier = self._next_frontier
         for sealed in self._sealed:
-            sealed.clear()
+            sealed.used = 0
 
     def as_of(self, point: Point, segment: int, first: int, end: int) -> Image | None:
         """Return rows [first, end) of a segment's part as of a point in the parity; None if it is another point.
@@ -239,14 +243,6 @@ class Stream:
             if settled:
                 _overlay(image, self._sealed[segment], first, last)  # on top: it is older
         return image
-
-    def _add_changes(self, segment: int, log: Batch, delta: Batch) -> None:
-        """Add the changes of the logged rows to a delta; their next change has to be noted again."""
-        if log.used:
-            now = delta.add(log.at)
-            self._views[segment].read(log.at.astype(np.int64), now)
-            now.add(log.image)
-            self._in_parity[segment][log.at] = True
 
     def _add_rows(self, segment: int, delta: Batch, free_bytes: int) -> tuple[int, int]:
         """Add rows after the frontier to a delta; return the new frontier, and the bytes of the rows."""
@@ -268,10 +264,7 @@ class Stream:
         return all(reached == len(view) for reached, view in zip(frontier, self._views, strict=True))
 
     def _batches(self) -> tuple[Batch, ...]:
-        shapes: Iterator[tuple[int, int, int]] = (
-            (view.rows.shape[1], view.state.shape[1], len(view)) for view in self._views
-        )
-        return tuple(Batch(*shape) for shape in shapes)
+        return tuple(Batch(view.rows.shape[1], view.state.shape[1], len(view)) for view in self._views)
 
 
 def _overlay(image: Image, log: Batch, first: int, last: int) -> None:

@@ -59,7 +59,10 @@ class PeerConnection:
         self._memory = BufferPool()
         self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
         try:
-            self._greet(Initiator(key, me, callee, os.urandom(NONCE_BYTES), encoding))
+            initiator = Initiator(key, me, callee, os.urandom(NONCE_BYTES), encoding)
+            challenge = self._exchange(Operation.HELLO, initiator.hello, Operation.CHALLENGE)
+            proof, _ = initiator.prove(bytes(challenge.payload))
+            self._exchange(Operation.PROOF, proof, Operation.WELCOME)
         except BaseException:
             self._connection.close()
             raise
@@ -86,7 +89,11 @@ class PeerConnection:
 
     def receive(self, expected: Operation) -> Frame:
         """Return the next answer. Raises NotReadyError."""
-        frame = self._receive()
+        frame = self._reader.read(self._connection)
+        if frame is None:  # a blocking socket raised BlockingIOError at its timeout
+            raise TimeoutError("no answer")
+        if frame.header.operation is Operation.ERROR:
+            raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
         if frame.header.operation is Operation.NOT_READY:
             raise NotReadyError
         if frame.header.operation is not expected:
@@ -98,21 +105,8 @@ class PeerConnection:
         with contextlib.suppress(OSError):  # the other side has closed it
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _greet(self, initiator: Initiator) -> None:
-        challenge = self._exchange(Operation.HELLO, initiator.hello, Operation.CHALLENGE)
-        proof, _ = initiator.prove(bytes(challenge.payload))
-        self._exchange(Operation.PROOF, proof, Operation.WELCOME)
-
     def _exchange(self, operation: Operation, payload: bytes, expected: Operation) -> Frame:
         return self.request(Header(operation, payload_bytes=len(payload)), [payload], expected)
-
-    def _receive(self) -> Frame:
-        frame = self._reader.read(self._connection)
-        if frame is None:  # a blocking socket raised BlockingIOError at its timeout
-            raise TimeoutError("no answer")
-        if frame.header.operation is Operation.ERROR:
-            raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
-        return frame
 
     def _place(self, header: Header) -> memoryview | None:
         return self._memory.take(header.payload_bytes) if header.operation is Operation.ROWS else None

@@ -55,11 +55,9 @@ class Stripe(Protocol):
 
     def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
         """Return rows of the parity, and the points of its members at that moment."""
-        ...
 
     def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
         """Return rows of the member with this part, as of a point in the parity; None if it has advanced."""
-        ...
 
 
 class Neighbours:

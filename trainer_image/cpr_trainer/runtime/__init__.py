@@ -6,14 +6,11 @@ from cpr_trainer.runtime.environment import (
     BadSpecError,
     ContractVersionError,
     Environment,
-    KeyChangedError,
-    check_contract,
     data_access,
     optional_path,
     read_job,
     read_request,
     store_access,
-    termination_file,
 )
 from cpr_trainer.runtime.processors import processors
 from cpr_trainer.runtime.retry import backoff, retry
@@ -29,13 +26,11 @@ __all__ = [
     "BadSpecError",
     "ContractVersionError",
     "Environment",
-    "KeyChangedError",
     "RosterFile",
     "StatusServer",
     "Trace",
     "backoff",
     "begin_to_connect",
-    "check_contract",
     "connect",
     "data_access",
     "end_with",
@@ -50,5 +45,4 @@ __all__ = [
     "retry",
     "stop_on_sigterm",
     "store_access",
-    "termination_file",
 ]

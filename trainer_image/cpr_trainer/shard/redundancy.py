@@ -21,8 +21,7 @@ from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.parity.holder_link import HolderLink, HolderReply
 from cpr_trainer.parity.journal import Journal
-from cpr_trainer.parity.parity_server import ParityServer
-from cpr_trainer.parity.parity_store import ParityStore
+from cpr_trainer.parity.parity_server import ParityServer, ParityStore
 from cpr_trainer.parity.peer_connection import PeerConnection
 from cpr_trainer.parity.rebuild import Neighbours, rebuild
 from cpr_trainer.shard.service import Service

@@ -235,7 +235,7 @@ class Server:
         caller = hello.caller
         neighbour = self._parity_server is not None and caller.role == ROLE_SHARD
         if not neighbour and (caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers):
-            raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
+            raise HandshakeError(f"{caller.role}/{caller.index} is not a trainer of this job")
         newest = self._newest_shards if neighbour else self._newest
         if newest[caller.index] > caller.incarnation:
             raise HandshakeError(f"a newer incarnation of {caller.role}/{caller.index} has joined")

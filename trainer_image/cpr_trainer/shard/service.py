@@ -174,7 +174,7 @@ class Service:
         self._handle_backlogs()
 
     def retry(self) -> None:
-        """Handle what waits for a save to read on."""
+        """Handle requests that wait until a save has read further."""
         if self.push_waits:
             self.push_waits, self._backlogs_changed = False, True
             self._handle_backlogs()
@@ -225,7 +225,7 @@ class Service:
             progress.replay_s = monotonic() - progress.replay_began
 
     def _handle_backlogs(self) -> None:
-        """Handle what need not wait any more, until that releases nothing else."""
+        """Handle requests that no longer have to wait, until none is left."""
         while self._backlogs_changed:
             self._backlogs_changed = False
             for client in tuple(self._clients):

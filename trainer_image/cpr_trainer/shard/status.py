@@ -60,9 +60,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.rows_read = self._counter("rows_read", "Rows sent to trainers")
         self.rows_changed = self._counter("rows_changed", "Rows that pushes changed")
-        self.pushes = Counter(
-            "cprjob_shard_pushes_total", "Pushes by what became of them", ["fate"], registry=self.registry
-        )
+        self.pushes = Counter("cprjob_shard_pushes_total", "Pushes by outcome", ["fate"], registry=self.registry)
         self.saves = SaveMetrics(self.registry)
         self.load_seconds = self._gauge("load_seconds", "Time that the last restore took")
         self.rows = self._gauge("rows", "Rows held")

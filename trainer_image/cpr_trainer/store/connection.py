@@ -221,7 +221,7 @@ def connect(
 
 
 def _target(response: urllib3.BaseHTTPResponse, url: SplitResult) -> SplitResult | None:
-    """Return the target of a redirection; None if the response is no redirection, or leads to another scheme.
+    """Return the target of a redirection; None if the response is not a redirection, or leads to another scheme.
 
     Another scheme could send the data of a job without TLS.
     """

@@ -16,7 +16,6 @@ from cpr_trainer.store.protocol import (
     ExistsError,
     MissingError,
     Received,
-    StoreError,
     StoreFullError,
     StoreUnreachableError,
     StoreUnsuitableError,
@@ -110,7 +109,7 @@ class FolderStore:
 
     def _path(self, key: str) -> Path:
         if not key or any(piece in {"", ".", ".."} for piece in key.split("/")):
-            raise ValueError(f"{key!r} is no key")
+            raise ValueError(f"{key!r} is not a key")
         return self._root / key
 
 
@@ -177,19 +176,16 @@ def _translated(key: str, root: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise ExistsError(key) from error
     except OSError as error:
-        raise _store_error(error, root) from error
-
-
-def _store_error(error: OSError, root: Path) -> StoreError:
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            return StoreFullError(f"The store's folder {root} is full.", "Free space there, or lower snapshots.keep.")
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return CredentialsRefusedError(
-                f"The store's folder {root} refuses access: {error.strerror}.",
-                "Give the pods' user the right to write there (fsGroup, or the folder's owner).",
-            )
-        case _:
-            return StoreUnreachableError(
-                f"The store's folder {root} fails: {error.strerror}.", "Check the volume that is mounted there."
-            )
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                remedy = "Free space there, or lower snapshots.keep."
+                raise StoreFullError(f"The store's folder {root} is full.", remedy) from error
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                raise CredentialsRefusedError(
+                    f"The store's folder {root} refuses access: {error.strerror}.",
+                    "Give the pods' user the right to write there (fsGroup, or the folder's owner).",
+                ) from error
+            case _:
+                raise StoreUnreachableError(
+                    f"The store's folder {root} fails: {error.strerror}.", "Check the volume that is mounted there."
+                ) from error

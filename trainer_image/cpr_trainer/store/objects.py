@@ -107,7 +107,11 @@ def delete_objects(connection: Connection, bucket: str, keys: Sequence[str]) -> 
     """Delete objects, a thousand in a request, in their order; absence is success."""
     request = Request(connection.endpoint, connection.field, "POST", bucket)
     for first in range(0, len(keys), _PAGE_KEYS):
-        body = _deletion(keys[first : first + _PAGE_KEYS])
+        deletion = ET.Element("Delete", xmlns=_NAMESPACE)
+        ET.SubElement(deletion, "Quiet").text = "true"
+        for key in keys[first : first + _PAGE_KEYS]:
+            ET.SubElement(ET.SubElement(deletion, "Object"), "Key").text = key
+        body = bytes(ET.tostring(deletion, encoding="utf-8"))
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         response = connection.send("POST", bucket, query={"delete": ""}, headers={"Content-MD5": digest}, body=body)
         for error in document(request, response, "DeleteResult").iterfind("{*}Error"):
@@ -126,14 +130,6 @@ def _entries(page: ET.Element) -> list[Listed]:
         key = unquote_plus(key) if quoted else key
         found.append(Listed(key, int(size), datetime.fromisoformat(modified).timestamp(), (tag or "").replace('"', "")))
     return found
-
-
-def _deletion(keys: Sequence[str]) -> bytes:
-    root = ET.Element("Delete", xmlns=_NAMESPACE)
-    ET.SubElement(root, "Quiet").text = "true"
-    for key in keys:
-        ET.SubElement(ET.SubElement(root, "Object"), "Key").text = key
-    return bytes(ET.tostring(root, encoding="utf-8"))
 
 
 def _demand_whole(connection: Connection, bucket: str, name: str, size_bytes: int) -> None:

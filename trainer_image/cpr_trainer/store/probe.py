@@ -10,13 +10,13 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import CHECKSUM, IF_ABSENT, Connection, Upload, checksum_header
 from cpr_trainer.store.data_files import Version
-from cpr_trainer.store.objects import delete_objects, list_objects
+from cpr_trainer.store.objects import delete_objects, download, list_objects, upload
 from cpr_trainer.store.protocol import (
     CredentialsRefusedError,
     ExistsError,
@@ -25,7 +25,7 @@ from cpr_trainer.store.protocol import (
     StoreUnsuitableError,
     retried,
 )
-from cpr_trainer.store.responses import SUITABLE, UNKNOWN_HEADERS, released, translated
+from cpr_trainer.store.responses import SUITABLE, UNKNOWN_HEADERS, translated
 from cpr_trainer.store.s3_data import open_object
 from cpr_trainer.store.transfers import checksum, flat, in_parallel
 
@@ -58,8 +58,13 @@ def probe(connection: Connection, bucket: str, folder: str) -> None:
     try:
         with translated(connection.field):
             for ability, test in tests.items():
-                with _recorded(missing, ability, connection.endpoint):
+                try:
                     test()
+                except _AbilityMissingError as error:
+                    missing[ability] = str(error)
+                except StoreUnsuitableError as error:
+                    reason = error.message.rstrip(".").replace(f"The store at {connection.endpoint}", "the server")
+                    missing[ability] = reason
     except StoreError:
         with contextlib.suppress(StoreError, _AbilityMissingError), translated(connection.field):
             server.deletes()
@@ -84,17 +89,6 @@ class _AbilityMissingError(Exception):
     """The server lacks an ability; the text describes its behaviour."""
 
 
-@contextlib.contextmanager
-def _recorded(missing: dict[str, str], ability: str, endpoint: str) -> Iterator[None]:
-    """Record an ability that the server lacks, and the reason, in `missing`."""
-    try:
-        yield
-    except _AbilityMissingError as error:
-        missing[ability] = str(error)
-    except StoreUnsuitableError as error:
-        missing[ability] = error.message.rstrip(".").replace(f"The store at {endpoint}", "the server")
-
-
 class _Server:
     """A server and a new folder there. Each method tests one ability, and raises _AbilityMissingError without it."""
 
@@ -108,11 +102,7 @@ class _Server:
     def put(self, name: str, data: bytes = _DATA, headers: Mapping[str, str] | None = None) -> None:
         """Write an object of the folder like a part of a save: a bucket may refuse uploads without a checksum."""
         all_headers = (checksum_header(checksum(data)) if self._sends_checksums else {}) | dict(headers or {})
-        body = Upload(flat(data))
-        with released(
-            self._connection.send("PUT", self._bucket, self._folder + name, headers=all_headers, body=body)
-        ) as response:
-            response.read()
+        upload(self._connection, self._bucket, self._folder + name, Upload(flat(data)), all_headers)
 
     def takes_checksums(self) -> None:
         """Test that a part of a save can be written, and whether the server compares its checksum.
@@ -133,7 +123,8 @@ class _Server:
     def writes_only_if_absent(self) -> None:
         """Test that a manifest is written only once."""
         self.put("manifest", headers=IF_ABSENT)
-        if self._put_if_absent("manifest", _OTHER) or self._get("manifest") != _DATA:
+        overwritten = self._put_if_absent("manifest", _OTHER)
+        if overwritten or download(self._connection, self._bucket, f"{self._folder}manifest") != _DATA:
             raise _AbilityMissingError("the server overwrote an object")
 
     def lets_one_writer_succeed(self) -> None:
@@ -196,10 +187,6 @@ class _Server:
         except ExistsError:
             return False
         return True
-
-    def _get(self, name: str) -> bytes:
-        with released(self._connection.send("GET", self._bucket, self._folder + name)) as response:
-            return bytes(response.read())
 
     def _read_from(self, position: int, tag: str) -> bytes:
         version = Version(len(_DATA), tag)

@@ -155,11 +155,9 @@ class Store(Protocol):
         limits the rate. Raises StoreFullError, and with `if_absent` ExistsError. After a broken connection ExistsError
         may come from this very write: compare the bytes.
         """
-        ...
 
     def get(self, key: str) -> bytes:
         """Read a small object whole. Raises MissingError."""
-        ...
 
     def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
         """Read an object into writable, C-contiguous buffers, one after another.
@@ -168,22 +166,18 @@ class Store(Protocol):
         not read: compare its size with the expected one. Raises MissingError; after any error the buffers have
         undefined contents.
         """
-        ...
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
         """Return all objects with keys that begin with `prefix`, sorted by key."""
-        ...
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects in the order given; absence is success."""
-        ...
 
     def probe(self, folder: str) -> None:
         """Raise StoreUnsuitableError if the store lacks abilities that saves need; its message names them.
 
         Writes objects in a new folder below `folder`, which ends in a slash, and deletes them.
         """
-        ...
 
 
 def retried(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -105,8 +105,10 @@ def translated(field: str) -> Iterator[None]:
     try:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
+        # The cause, without urllib3's wrapping.
+        cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason else error
         raise StoreUnreachableError(
-            f"The store does not answer as a store: {_cause_text(error)}.",
+            f"The store does not answer as a store: {str(cause)[:300].rstrip('. ')}.",
             f"Check {field}.endpoint, its certificate (caBundle), and whether a network policy is in the way.",
         ) from error
 
@@ -138,7 +140,7 @@ def document(request: Request, response: urllib3.BaseHTTPResponse, *roots: str) 
 def read_error(request: Request, response: urllib3.BaseHTTPResponse) -> StoreError:
     """Return the error that a response without success means. Its document is read, even if its type is not XML.
 
-    A 404 with another document is no evidence about an object: it counts as an outage. Raises urllib3's errors for a
+    A 404 with another document is not evidence about an object: it counts as an outage. Raises urllib3's errors for a
     response that breaks off.
     """
     with released(response):
@@ -228,11 +230,10 @@ def _redirected(request: Request, response: ErrorResponse) -> StoreError:
 
 
 def _busy(_: Request, response: ErrorResponse) -> StoreError:
-    return StoreBusyError(
-        f"The store is busy ({response.summary}).",
-        "Check its load; it will be tried again.",
-        _pause_s(response.headers),
-    )
+    stated = response.headers.get("Retry-After", "")  # a date counts as no pause
+    pause_s = min(float(stated), _LONGEST_PAUSE_S) if stated.isdecimal() else 0.0
+    message = f"The store is busy ({response.summary})."
+    return StoreBusyError(message, "Check its load; it will be tried again.", pause_s)
 
 
 #: Codes, statuses and their error. The order matters: a code is more exact than a status.
@@ -270,15 +271,3 @@ def _parsed(data: bytes) -> ET.Element | None:
 
 def _tag(element: ET.Element) -> str:
     return element.tag.rpartition("}")[2]
-
-
-def _pause_s(headers: Mapping[str, str]) -> float:
-    """Return the pause in Retry-After, in seconds; 0 without one, or for a date."""
-    pause = headers.get("Retry-After", "")
-    return min(float(pause), _LONGEST_PAUSE_S) if pause.isdecimal() else 0.0
-
-
-def _cause_text(error: Exception) -> str:
-    """Return an error's text, without urllib3's wrapping and cut to a readable length."""
-    cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason else error
-    return str(cause)[:300].rstrip(". ")

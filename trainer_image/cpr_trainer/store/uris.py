@@ -58,10 +58,8 @@ class Uris:
         ca_file: Path | None = None,
         field: str = JOBS_STORE,
     ) -> None:
-        self._spec = spec
-        self._credentials_dir = credentials_dir
-        self._ca_file = ca_file
-        self._field = field
+        self._endpoint = spec.endpoint
+        self._connect = partial(connect, spec, credentials_dir, ca_file, field)
 
     def find(self, uri: str) -> tuple[str, ...]:
         """Return the URIs of the files that `uri` names, sorted; a URI of a single file is returned unchecked.
@@ -69,7 +67,7 @@ class Uris:
         Raises DataError if there is no file, or if they belong to a table of Delta Lake, Hudi or Iceberg, and
         StoreError if the store fails.
         """
-        if _is_remote(uri):
+        if uri.startswith(_REMOTE):
             place, key = _split(uri)
             if not _is_pattern(key):
                 return (uri,)
@@ -93,7 +91,7 @@ class Uris:
 
     def version(self, uri: str) -> Version:
         """Return the present version of one file. Raises DataError, and StoreError if the store fails."""
-        if not _is_remote(uri):
+        if not uri.startswith(_REMOTE):
             with _open_file(uri) as file:
                 return version_of(file)
         with _data_errors(uri):
@@ -104,7 +102,7 @@ class Uris:
 
         This call and reads raise DataError if the file was deleted or changed, and StoreError if the store fails.
         """
-        if _is_remote(uri):
+        if uri.startswith(_REMOTE):
             with _data_errors(uri):
                 return self._places(uri).open(*_split(uri), version)
         file = _open_file(uri)
@@ -118,12 +116,12 @@ class Uris:
 
     @cached_property
     def _s3(self) -> DataStore:
-        if is_file_uri(self._spec.endpoint):
+        if is_file_uri(self._endpoint):
             raise DataError(
                 "Data in S3 needs an S3 endpoint, and snapshots.store is a folder.",
                 "Give data.uri as file:///path, or state the endpoint of the data in data.store.",
             )
-        return S3Data(connect(self._spec, self._credentials_dir, self._ca_file, self._field))
+        return S3Data(self._connect())
 
     @cached_property
     def _arrow(self) -> DataStore:
@@ -140,10 +138,6 @@ def _data_errors(uri: str) -> Iterator[None]:
         yield
     except (MissingError, BucketMissingError) as error:
         raise DataError(f"{uri} is not there: {error.message}", "Check data.uri.") from error
-
-
-def _is_remote(uri: str) -> bool:
-    return uri.startswith(_REMOTE)
 
 
 def _split(uri: str) -> tuple[str, str]:

@@ -27,9 +27,6 @@ from cpr_trainer.trainer.store_retry import retry_store_errors
 
 _LOG = logging.getLogger(__name__)
 
-#: Sends shards the pushes that they lack up to this trainer's step; returns whether they have them all.
-ResendMissing = Callable[[], bool]
-
 
 class Barriers:
     """The barriers of this trainer. `poll_interrupts` is for waits."""
@@ -73,11 +70,12 @@ class Barriers:
         self,
         group: Group,
         coordinator: SaveCoordinator | None,
-        resend_missing: ResendMissing,
+        resend_missing: Callable[[], bool],
         announce: Callable[[int], None],
     ) -> None:
         """Evaluate the model, and wait for its anchor. `announce` announces a cut to the shards.
 
+        `resend_missing` sends shards the pushes that they lack up to here; it returns whether they have them all.
         Raises what ends a wait, GroupBroken, DataError, DivergedError.
         """
         state = self._stepper.state
@@ -117,7 +115,7 @@ class Barriers:
 
         Otherwise the barrier moves to the next step. Raises what ends a wait.
         """
-        if self._status.met == anchor:
+        if self._status.updated.met == anchor:
             return
         try:
             even = retry_store_errors(lambda: is_even(self._setup.store, anchor), self._status, self._poll_interrupts)
@@ -139,13 +137,13 @@ class Barriers:
             self._status.update(best=BestEvaluation(anchor, early_stop_state.best, early_stop_state.since))
 
     def _best_anchor(self, coordinator: SaveCoordinator, early_stop_state: EarlyStopState) -> AnchorRef | None:
-        known, step = self._status.best, early_stop_state.best_step
+        known, step = self._status.updated.best, early_stop_state.best_step
         if known is not None and known.anchor.step == step:
             return known.anchor
         if (anchor := coordinator.committer.anchor_of(step)) is not None:
             return anchor
         store, job_uid = self._setup.store, self._setup.job.job_uid
-        generations = range(self._status.report().counters.generation, 0, -1)
+        generations = range(self._status.updated.counters.generation, 0, -1)
 
         def find() -> AnchorRef | None:
             """Return the anchor of the newest generation that has one at this step."""

@@ -200,7 +200,11 @@ class _Part:
 
         Raises DivergedError, ModelError.
         """
-        own = _part_of(embeddings, self._samples)
+        own: Embeddings  # leaves of the autograd graph
+        if isinstance(embeddings, Features):
+            own = embeddings.part(self._samples).map(Tensor.requires_grad_)
+        else:
+            own = map_rows(lambda values: values[self._samples].requires_grad_(), embeddings)
         with self._replica.autocast():
             logits = self._end(own).float()
         loss = loss_share(self._replica.model, logits, self._labels, self._batch_size)
@@ -212,13 +216,6 @@ class _Part:
         self.gradients, self.dense_gradients = _gradients(own, found[: len(leaves)]), found[len(leaves) :]
         self.logits = logits.detach()
         return share
-
-
-def _part_of(embeddings: Embeddings, samples: slice) -> Embeddings:
-    """Return the embeddings of some samples as leaves of the autograd graph."""
-    if isinstance(embeddings, Features):
-        return embeddings.part(samples).map(Tensor.requires_grad_)
-    return map_rows(lambda values: values[samples].requires_grad_(), embeddings)
 
 
 def _joined(parts: Sequence[Embeddings]) -> Embeddings:

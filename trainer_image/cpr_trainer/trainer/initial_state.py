@@ -37,10 +37,22 @@ class InitialStateLoader:
         """
         restored = retry_store_errors(self._newest, self._status, poll_interrupts)
         if restored is None:
-            self._wait_for_another_anchor(poll_interrupts)
-            return
+            anchor = self._roster().anchor
+            problem = Problem(
+                "AnchorDamaged",
+                f"The dense state of {anchor.key if anchor else 'step 0'} does not verify.",
+                "The operator goes back to the anchor before it; check the store for lost objects.",
+            )
+            self._status.update(problem=problem)
+            while True:
+                poll_and_sleep(poll_interrupts)
         if restored.samples < self._roster().dense_floor_samples:
-            self._wait_for_floor(restored, poll_interrupts)
+            offer = SaveRef(restored.ref.key, restored.step, restored.samples) if restored.ref else None
+            before = self._status.state
+            self._status.update(state=TrainerState.BELOW_FLOOR, dense_save=offer)
+            while restored.samples < self._roster().dense_floor_samples:
+                poll_and_sleep(poll_interrupts)
+            self._status.update(state=before)
         if restored.step:
             state.load(restored.tensors, restored.step)
             state.lost = restored.lost
@@ -73,27 +85,6 @@ class InitialStateLoader:
     def _candidates(self) -> tuple[Candidate, ...]:
         roster = self._roster()
         return newest_dense(self._setup.store, self._setup.job, roster.counters.generation, roster.anchor)
-
-    def _wait_for_another_anchor(self, poll_interrupts: PollInterrupts) -> None:
-        anchor = self._roster().anchor
-        key = anchor.key if anchor else "step 0"
-        self._status.update(
-            problem=Problem(
-                "AnchorDamaged",
-                f"The dense state of {key} does not verify.",
-                "The operator goes back to the anchor before it; check the store for lost objects.",
-            )
-        )
-        while True:
-            poll_and_sleep(poll_interrupts)
-
-    def _wait_for_floor(self, restored: RestoredDense, poll_interrupts: PollInterrupts) -> None:
-        offer = SaveRef(restored.ref.key, restored.step, restored.samples) if restored.ref else None
-        before = self._status.state
-        self._status.update(state=TrainerState.BELOW_FLOOR, dense_save=offer)
-        while restored.samples < self._roster().dense_floor_samples:
-            poll_and_sleep(poll_interrupts)
-        self._status.update(state=before)
 
     def _begin(self, restored: RestoredDense, state: DenseState) -> None:
         rules, model = self._setup.job.snapshots.by_name, self._setup.job.model

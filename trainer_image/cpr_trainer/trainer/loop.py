@@ -119,7 +119,7 @@ class Loop:
             settled = self._stepper.shards.settle_within(timeout_s)
         if coordinator is None or state.done == NO_STATE:
             return None
-        at_same_step = self._setup.job.lockstep or self._status.met is not None
+        at_same_step = self._setup.job.lockstep or self._status.updated.met is not None
         can_cut = settled and state.done and self._control.job_stops and at_same_step
         anchor = self._last_cut(coordinator) if can_cut else None
         coordinator.close()
@@ -359,10 +359,10 @@ class Loop:
         return None
 
     def _result(self, anchor: AnchorRef) -> Result:
-        state, status = self._stepper.state, self._status
-        evaluation = status.evaluation and replace(status.evaluation, groups=(), rest=None)
+        state, report = self._stepper.state, self._status.updated
+        evaluation = report.evaluation and replace(report.evaluation, groups=(), rest=None)
         total, scores = self._setup.order.total_samples, state.scores.report_fields()
-        return Result(anchor, state.lost, **scores, evaluation=evaluation, best=status.best, total_samples=total)
+        return Result(anchor, state.lost, **scores, evaluation=evaluation, best=report.best, total_samples=total)
 
     def _anchor_of_all(self, coordinator: SaveCoordinator) -> AnchorRef | None:
         """Return the anchor of the step at which all trainers wait, None until it is committed."""

@@ -84,7 +84,9 @@ def _train(
     file = None if control_block is None else control_block.file
     spill, problem = _open_spill(environment, file)
     first = _first_report(environment, 1 if control_block is None else control_block.process_number)
-    status = StatusPublisher(first, problem or _slow_precision(environment.job))
+    status = StatusPublisher(first)
+    if problem := problem or _slow_precision(environment.job):
+        status.add_lasting_problem(problem)
     registry = CollectorRegistry()
     registry.register(ReportCollector(status))
     rosters.on_read = status.on_roster_note
@@ -101,8 +103,14 @@ def _train(
         roster = control.wait_for_roster()
         # A resumed process reports nothing before it has its state: its samples would be fewer than shards received.
         resumes = control_block is not None and control_block.holds(roster.counters.generation)
+        loading: dict[str, Any] = {
+            "index": roster.index,
+            "incarnation": roster.incarnation,
+            "counters": roster.counters,
+            "state": TrainerState.LOADING,
+        }
         if not resumes:
-            status.update(**_identity(roster))
+            status.update(**loading)
         try:
             setup = _set_up(environment, control, status, roster)
         except StoreUnsuitableError as error:
@@ -118,7 +126,7 @@ def _train(
         )
         loop = Loop(setup, control, status, exchange, _group_maker(environment, setup, control), control_block)
         if resumes:
-            status.update(**_identity(roster))
+            status.update(**loading)
         if control_block is not None:
             control.pause_detector.on_tick = control_block.tick
 
@@ -219,22 +227,19 @@ def _open_spill(environment: Environment, file: ResumeFile | None) -> tuple[Spil
             f"{error.strerror}. The oldest pushes go as soon as the memory for them is full.",
             "Free the disk of the node, or request less in a new job.",
         )
-        _LOG.warning("%s %s", problem.message, problem.remedy)
         return None, problem
 
 
 def _slow_precision(job: JobSpec) -> Problem | None:
-    """Return and log the problem of a precision that the processor emulates, if there is one."""
+    """Return the problem of a precision that the processor emulates, if there is one."""
     if not is_emulated(job.precision, job.device, read_cpuinfo()):
         return None
-    problem = Problem(
+    return Problem(
         PRECISION_EMULATED,
         "spec.trainers.precision is bf16, and this processor has no instructions for it: training is far slower than "
         "in fp32.",
         "Train in fp32 in a new job, or on nodes with AVX512-BF16 or AMX.",
     )
-    _LOG.warning("%s %s", problem.message, problem.remedy)
-    return problem
 
 
 def _first_report(environment: Environment, process_number: int) -> TrainerReport:
@@ -257,16 +262,6 @@ def _first_report(environment: Environment, process_number: int) -> TrainerRepor
         lives=process_number,
         sparse_updates=environment.job.sparse_updates,
     )
-
-
-def _identity(roster: TrainerRoster) -> dict[str, Any]:
-    """Return the fields of a report of a process that loads the job."""
-    return {
-        "index": roster.index,
-        "incarnation": roster.incarnation,
-        "counters": roster.counters,
-        "state": TrainerState.LOADING,
-    }
 
 
 def _looked_up(
@@ -308,7 +303,7 @@ def _looked_up(
         saves=saves.saves,
         save_stall_s=coordinator.cost.stalled_s,
         commit_s=saves.commit_s,
-        early_save_s=coordinator.early_s,
+        early_save_s=coordinator.schedule.early_s,
     )
 
 

@@ -90,7 +90,7 @@ class SaveCoordinator:
         self._setup = setup
         self._exchange = exchange
         self._roster = roster
-        self._schedule = CutSchedule(setup.next_barrier)
+        self.schedule = CutSchedule(setup.next_barrier)
         self._offered_step = 0
         self._void_step = 0
         self._dense_saved = monotonic()
@@ -110,29 +110,24 @@ class SaveCoordinator:
         )
         self.committer.start()
 
-    @property
-    def early_s(self) -> float | None:
-        """See `CutSchedule`."""
-        return self._schedule.early_s
-
     def announce(self, step: int, trained_s: float) -> int:
         """Return the cut that pushes of `step` announce. Raises the committer's error, as `save` and `finish` do."""
         self.committer.check()
         void = self.committer.state.void
         if void > self._void_step:
             self._void_step = void
-            self._schedule.void()
+            self.schedule.void()
         # Evaluated at each step: the cut takes a while to free memory, and needs no other one after it.
         full, interval_s = self._exchange.replay_fill() >= _FULL, self._roster().interval_s
-        return self._schedule.announce(step, trained_s, interval_s, uncommitted=self.committer.busy, urgent=full)
+        return self.schedule.announce(step, trained_s, interval_s, uncommitted=self.committer.busy, urgent=full)
 
     def on_group_formed(self, state: DenseState) -> None:
         """Cut at once when a group has formed, if pushes are kept: new members have none of the earlier ones.
 
         A cut that is announced but not reached yet serves as well.
         """
-        if self._setup.job.replay.enabled and state.reached > 0 and self._schedule.announced <= state.reached:
-            self._schedule.hasten()
+        if self._setup.job.replay.enabled and state.reached > 0 and self.schedule.announced <= state.reached:
+            self.schedule.hasten()
 
     def save(self, state: DenseState) -> None:
         """Offer the committer the save that is due after step `state.reached`; called after every step and join.
@@ -143,8 +138,8 @@ class SaveCoordinator:
         step, setup = state.done, self._setup
         if setup.early_stop is not None and state.early_stop_state.step < step == setup.next_barrier(step - 1):
             return
-        if state.reached >= self._schedule.announced > self._offered_step:
-            self._offer_cut(state, self._schedule.announced)
+        if state.reached >= self.schedule.announced > self._offered_step:
+            self._offer_cut(state, self.schedule.announced)
         elif monotonic() - self._dense_saved >= self._setup.job.snapshots.dense_interval_s:
             self._dense_saved = monotonic()
             self.committer.offer_dense(self._setup.dense_copy(state, self._roster()))

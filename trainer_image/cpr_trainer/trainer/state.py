@@ -82,7 +82,7 @@ class DenseState:
         self.before_change()
         if tensors:
             self.replica.load(tensors)
-        self._set_steps((0,) * len(self.averaging.steps) if self.averaging is not None else (), 0)
+        self._set_steps((), 0)
 
     def begin_by_name(self, anchor: SavedModel, tensors: Mapping[str, Tensor], rules: ByNameSpec, key: str) -> None:
         """Start at step 0 with another job's values of the same names, and initial values for the others.
@@ -95,7 +95,7 @@ class DenseState:
         new = DenseParts(state_kind(spec), replica.parameter_shapes(), replica.buffer_shapes())
         mapping = map_dense(old, new, rules, key)
         replica.take(tensors, mapping.pieces, mapping.buffers)
-        self._set_steps((0,) * len(self.averaging.steps) if self.averaging is not None else (), 0)
+        self._set_steps((), 0)
 
     def saved_model(self) -> SavedModel:
         """Return the description in a save by which jobs of other models can use it."""
@@ -165,9 +165,8 @@ class DenseState:
         """Set the last step: `done`; without lockstep that of the own rank in `steps`."""
         self.done = done
         if self.averaging is not None:
-            if (
-                len(steps) != self.averaging.trainers
-            ):  # from another number of trainers, which had all stopped at `done`
+            if len(steps) != self.averaging.trainers:
+                # A new job, or a state of another number of trainers, which had all stopped at `done`.
                 steps = (done,) * self.averaging.trainers
             self.averaging.begin(steps)
             self.done = self.averaging.done

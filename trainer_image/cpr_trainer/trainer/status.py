@@ -17,15 +17,12 @@ from prometheus_client.registry import Collector
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import (
     RECORDED_HEADER,
-    BestEvaluation,
-    HeldOutScores,
     Problem,
     Recorded,
     RosterNote,
     TrainerReport,
     TrainerState,
 )
-from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.control import PollInterrupts
 
 _LOG = logging.getLogger(__name__)
@@ -72,15 +69,14 @@ class StatusPublisher:
 
     `fill_in` adds values that are looked up when a report is requested; it must not block. A wait for others that lasts
     longer than `pause_after_s` is a pause. `recorded` is the part of the job's status that the operator returned last.
-    `lasting_problem` stays until the process ends and does not stop training; it is reported while there is no other.
     """
 
-    def __init__(self, first: TrainerReport, lasting_problem: Problem | None = None) -> None:
+    def __init__(self, first: TrainerReport) -> None:
         self.fill_in: Callable[[TrainerReport], TrainerReport] = lambda report: report
         self.pause_after_s = 1.0
         self.recorded = Recorded(0, "", 0)
         self._report = first
-        self._lasting_problem = lasting_problem
+        self._lasting_problem: Problem | None = None
         self._lock = threading.Lock()
         self._waited_s = 0.0
 
@@ -95,26 +91,16 @@ class StatusPublisher:
         return self._report.state
 
     @property
-    def met(self) -> AnchorRef | None:
-        """The anchor at which all trainers wait, as reported now."""
-        return self._report.met
-
-    @property
-    def evaluation(self) -> HeldOutScores | None:
-        """The last evaluation on held-out samples, as reported now."""
-        return self._report.evaluation
-
-    @property
-    def best(self) -> BestEvaluation | None:
-        """The best evaluation, as reported now."""
-        return self._report.best
+    def updated(self) -> TrainerReport:
+        """The report as `update` left it."""
+        return self._report
 
     def ready(self) -> bool:
         """Return whether this process trains, or has finished."""
         return self.state in _READY
 
     def add_lasting_problem(self, problem: Problem) -> None:
-        """Log a problem that stays until the process ends, and report it unless another one is reported already."""
+        """Log a problem that does not stop training, and report it until the end while there is no other."""
         _LOG.warning("%s %s", problem.message, problem.remedy)
         self._lasting_problem = self._lasting_problem or problem
 
@@ -143,7 +129,7 @@ class StatusPublisher:
 
     def wait_until_recorded(self, within_s: float) -> None:
         """Wait until the job's status holds the scores by group of the last evaluation, if there are any."""
-        evaluation, until = self.evaluation, monotonic() + within_s
+        evaluation, until = self._report.evaluation, monotonic() + within_s
         if evaluation is None or not evaluation.groups:
             return
         awaited = (self._report.counters.generation, evaluation.step)

@@ -238,7 +238,11 @@ class Stepper:
     def _reported(self) -> ReportedState:
         state = self.state
         return ReportedState(
-            state.lost, self._status.evaluation, state.scores.loss, self.degraded_samples, state.early_stop_state
+            state.lost,
+            self._status.updated.evaluation,
+            state.scores.loss,
+            self.degraded_samples,
+            state.early_stop_state,
         )
 
     def _take_paused_s(self) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,6 @@ def gradients_for(rows: UniqueRows, dim: int) -> Floats:
     """Return small gradients that differ from row to row, float32 [u, dim]."""
     scale = (rows.places % 97 + 1).astype(np.float32) * np.float32(1e-4)
     return np.repeat(scale[:, np.newaxis], dim, axis=1)
-
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +85,7 @@ class BenchShard:
             ),
             **draft,
         )
-        return self.writer.commit(self.writer.write(manifest, capture, _at_once), _at_once)
+        return self.writer.commit(self.writer.write(manifest, capture))
 
     def stored(self) -> dict[str, int]:
         """Return the objects of all present saves, with their sizes in bytes."""
@@ -102,11 +99,6 @@ class BenchShard:
 def delete_all(store: Store, job_uid: str) -> None:
     """Delete all objects with the prefix `job_uid`."""
     store.delete([entry.key for entry in store.list(job_uid)])
-
-
-def _at_once(attempt: Callable[[], Result]) -> Result:
-    """Try once, because a failure of the store ends the bench."""
-    return attempt()
 
 
 class TrainedShard:

@@ -5,217 +5,193 @@ from __future__ import annotations
 from cpr_contract.model import DENSE_FEATURES, MAX_PREDICTED
 from cpr_operator.api.rules.rule import Rule
 
-EPOCHS_OR_SAMPLES = Rule(
-    "spec.data",
-    "spec.data.samples",
-    "state exactly one of epochs and samples",
-    "remove one of the two, or add one",
-    "has(self.epochs) != has(self.samples)",
-)
-SYNTHETIC = Rule(
-    "spec.data",
-    "spec.data.samples",
-    "Synthetic data needs samples and has no epochs",
-    "state spec.data.samples instead of spec.data.epochs",
-    "self.format != 'Synthetic' || !has(self.epochs)",
-)
-SYNTHETIC_URI = Rule(
-    "spec.data",
-    "spec.data.uri",
-    "Synthetic data is made by the trainers and has no uri",
-    "remove spec.data.uri, or set spec.data.format to the format of the files there",
-    "self.format != 'Synthetic' || !has(self.uri)",
-)
-FILES_URI = Rule(
-    "spec.data",
-    "spec.data.uri",
-    "data in files needs a uri",
-    "state the location of the files, as s3://bucket/key or file:///path",
-    "self.format in ['Synthetic', 'Custom'] || has(self.uri)",
-)
-ENTRYPOINT = Rule(
-    "spec.data",
-    "spec.data.entrypoint",
-    "Custom data needs an entrypoint, and other formats have none",
-    "state spec.data.entrypoint with the format Custom only",
-    "(self.format == 'Custom') == has(self.entrypoint)",
-)
-COLUMNS = Rule(
-    "spec.data",
-    "spec.data.columns",
-    "CSV, TSV, Parquet and Custom need columns, and other formats have none",
-    "state spec.data.columns with these formats only",
-    "(self.format in ['CSV', 'TSV', 'Parquet', 'Custom']) == has(self.columns)",
-)
-HEADER = Rule(
-    "spec.data",
-    "spec.data.header",
-    "only CSV and TSV files can lack a header",
-    "remove spec.data.header",
-    "self.header || self.format in ['CSV', 'TSV']",
-)
-PREDICTED = Rule(
-    "spec.data.columns",
-    "spec.data.columns.labels",
-    f"a model predicts 1 to {MAX_PREDICTED} columns",
-    "name them in labels, or in targets if they are not 0 or 1",
-    f"self.labels.size() + self.targets.size() >= 1 && self.labels.size() + self.targets.size() <= {MAX_PREDICTED}",
-)
-PREDICTED_ONCE = Rule(
-    "spec.data.columns",
-    "spec.data.columns.labels",
-    "a column can be predicted only once",
-    "remove the duplicate from labels and targets",
-    "(self.labels + self.targets).all(n, (self.labels + self.targets).exists_one(m, m == n))",
-)
-#: By the list that must not name a label or a target.
-LABEL = {
-    field: Rule(
-        "spec.data.columns",
-        f"spec.data.columns.{field}",
-        "a predicted column cannot be a feature",
-        "remove it from the list, or correct spec.data.columns.labels and targets",
-        f"!self.{field}.exists(name, name in self.labels || name in self.targets)",
-    )
-    for field in ("counts", "numbers", "categories")
-}
-SEPARATOR = Rule(
-    "spec.data",
-    "spec.data.columns",
-    "only CSV and TSV have a separator of ids",
-    "remove spec.data.columns.separator, because bags are lists in Parquet and Custom data",
-    "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
-)
-CUSTOM_STORE = Rule(
-    "spec.data",
-    "spec.data.store",
-    "Custom data is read by code of its own",
-    "remove spec.data.store, and give that code access by spec.trainers.template",
-    "!has(self.store) || self.format != 'Custom'",
-)
-STORE = Rule(
-    "spec",
-    "spec.data.store",
-    "is for files in s3://, and neither spec.data.uri nor spec.evaluation.uri names any",
-    "remove it, or give spec.data.uri as s3://bucket/key",
-    "!has(self.data.store) || (has(self.data.uri) && self.data.uri.startsWith('s3://'))"
-    " || (has(self.evaluation.uri) && self.evaluation.uri.startsWith('s3://'))",
-)
 OF_DATA = (
-    EPOCHS_OR_SAMPLES,
-    SYNTHETIC,
-    SYNTHETIC_URI,
-    FILES_URI,
-    ENTRYPOINT,
-    COLUMNS,
-    HEADER,
-    PREDICTED,
-    PREDICTED_ONCE,
-    *LABEL.values(),
-    SEPARATOR,
-    CUSTOM_STORE,
-    STORE,
+    Rule(
+        "spec.data",
+        "spec.data.samples",
+        "state exactly one of epochs and samples",
+        "remove one of the two, or add one",
+        "has(self.epochs) != has(self.samples)",
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.samples",
+        "Synthetic data needs samples and has no epochs",
+        "state spec.data.samples instead of spec.data.epochs",
+        "self.format != 'Synthetic' || !has(self.epochs)",
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.uri",
+        "Synthetic data is made by the trainers and has no uri",
+        "remove spec.data.uri, or set spec.data.format to the format of the files there",
+        "self.format != 'Synthetic' || !has(self.uri)",
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.uri",
+        "data in files needs a uri",
+        "state the location of the files, as s3://bucket/key or file:///path",
+        "self.format in ['Synthetic', 'Custom'] || has(self.uri)",
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.entrypoint",
+        "Custom data needs an entrypoint, and other formats have none",
+        "state spec.data.entrypoint with the format Custom only",
+        "(self.format == 'Custom') == has(self.entrypoint)",
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.columns",
+        "CSV, TSV, Parquet and Custom need columns, and other formats have none",
+        "state spec.data.columns with these formats only",
+        "(self.format in ['CSV', 'TSV', 'Parquet', 'Custom']) == has(self.columns)",
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.header",
+        "only CSV and TSV files can lack a header",
+        "remove spec.data.header",
+        "self.header || self.format in ['CSV', 'TSV']",
+    ),
+    Rule(
+        "spec.data.columns",
+        "spec.data.columns.labels",
+        f"a model predicts 1 to {MAX_PREDICTED} columns",
+        "name them in labels, or in targets if they are not 0 or 1",
+        f"self.labels.size() + self.targets.size() >= 1 && self.labels.size() + self.targets.size() <= {MAX_PREDICTED}",
+    ),
+    Rule(
+        "spec.data.columns",
+        "spec.data.columns.labels",
+        "a column can be predicted only once",
+        "remove the duplicate from labels and targets",
+        "(self.labels + self.targets).all(n, (self.labels + self.targets).exists_one(m, m == n))",
+    ),
+    *(
+        Rule(
+            "spec.data.columns",
+            f"spec.data.columns.{field}",
+            "a predicted column cannot be a feature",
+            "remove it from the list, or correct spec.data.columns.labels and targets",
+            f"!self.{field}.exists(name, name in self.labels || name in self.targets)",
+        )
+        for field in ("counts", "numbers", "categories")
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.columns",
+        "only CSV and TSV have a separator of ids",
+        "remove spec.data.columns.separator, because bags are lists in Parquet and Custom data",
+        "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.store",
+        "Custom data is read by code of its own",
+        "remove spec.data.store, and give that code access by spec.trainers.template",
+        "!has(self.store) || self.format != 'Custom'",
+    ),
+    Rule(
+        "spec",
+        "spec.data.store",
+        "is for files in s3://, and neither spec.data.uri nor spec.evaluation.uri names any",
+        "remove it, or give spec.data.uri as s3://bucket/key",
+        "!has(self.data.store) || (has(self.data.uri) && self.data.uri.startsWith('s3://'))"
+        " || (has(self.evaluation.uri) && self.evaluation.uri.startsWith('s3://'))",
+    ),
 )
 
 
 # --- the columns that the model takes
 
-NUMERIC = Rule(
-    "spec",
-    "spec.data",
-    f"counts and numbers must be as many as spec.model.numeric, or {DENSE_FEATURES} at most if that is absent",
-    "state in spec.model.numeric how many columns spec.data.columns.counts and numbers name together",
-    "!has(self.data.columns) || (has(self.model.numeric)"
-    " ? self.data.columns.counts.size() + self.data.columns.numbers.size() == self.model.numeric"
-    f" : self.data.columns.counts.size() + self.data.columns.numbers.size() <= {DENSE_FEATURES})",
-)
-NUMERIC_COLUMNS = Rule(
-    "spec",
-    "spec.data",
-    f"Criteo and Synthetic data have {DENSE_FEATURES} numeric features",
-    "remove spec.model.numeric, or train data with spec.data.columns",
-    "!has(self.model.numeric) || has(self.data.columns)",
-)
-ONE_LABEL = Rule(
-    "spec",
-    "spec.data",
-    "the DLRM predicts one label",
-    "name exactly one of spec.data.columns.labels and no targets, or state spec.model.entrypoint",
-    "!has(self.data.columns) || has(self.model.entrypoint)"
-    " || (self.data.columns.labels.size() == 1 && self.data.columns.targets.size() == 0)",
-)
-CATEGORIES = Rule(
-    "spec",
-    "spec.data",
-    "each table needs exactly one category, and with features there are none",
-    "name as many spec.data.columns.categories as there are spec.model.tables, in the tables' order; with"
-    " spec.model.features name none",
-    "!has(self.data.columns) || self.data.columns.categories.size()"
-    " == (has(self.model.features) ? 0 : self.model.tables.size())",
-)
-FEATURE_COLUMNS = Rule(
-    "spec",
-    "spec.data",
-    "features need data with columns",
-    "use CSV, TSV, Parquet or Custom, or remove spec.model.features",
-    "!has(self.model.features) || has(self.data.columns)",
-)
-FEATURE_PREDICTED = Rule(
-    "spec",
-    "spec.data",
-    "a predicted column cannot be a feature",
-    "correct the columns of spec.model.features, or spec.data.columns.labels and targets",
-    "!has(self.model.features) || !has(self.data.columns) || !self.model.features.exists(f,"
-    " f.column in self.data.columns.labels || f.column in self.data.columns.targets || (has(f.weights)"
-    " && (f.weights in self.data.columns.labels || f.weights in self.data.columns.targets)))",
-)
-INTEGERS = Rule(
-    "spec",
-    "spec.data.columns.integers",
-    "only categories, or columns of features, have ids",
-    "name columns of spec.data.columns.categories or of spec.model.features",
-    "!has(self.data.columns) || sets.contains(has(self.model.features) ? self.model.features.map(f, f.column)"
-    " : self.data.columns.categories, self.data.columns.integers)",
-    skip_on_server="has(self.data.columns) && self.data.columns.integers.size()"
-    " * (has(self.model.features) ? self.model.features.size() : self.data.columns.categories.size()) > 100000",
-)
-SYNTHETIC_IDS = Rule(
-    "spec",
-    "spec.data",
-    "Synthetic data has texts as ids, which are hashed by CPR64",
-    "remove ids from spec.model.tables, or train data in files",
-    "self.data.format != 'Synthetic' || self.model.tables.all(t, t.ids == 'CPR64')",
-)
 #: True if a column has bags.
 _POOLS = (
     "(has(self.model.features) ? self.model.features.exists(f, has(f.pooling))"
     " : self.model.tables.exists(t, has(t.pooling)))"
 )
-BAGS = Rule(
-    "spec",
-    "spec.data",
-    "a table with pooling needs bags of ids",
-    "use Parquet or Custom with lists, use CSV or TSV with spec.data.columns.separator, or remove pooling from"
-    " spec.model.tables",
-    f"!{_POOLS} || self.data.format in ['Parquet', 'Custom']"
-    " || (has(self.data.columns) && has(self.data.columns.separator))",
-)
-POOLED = Rule(
-    "spec",
-    "spec.data",
-    "a separator of ids needs a table with pooling",
-    "state pooling for the tables in spec.model.tables that take bags, or remove spec.data.columns.separator",
-    f"!has(self.data.columns) || !has(self.data.columns.separator) || {_POOLS}",
-)
 OF_INPUTS = (
-    NUMERIC,
-    NUMERIC_COLUMNS,
-    CATEGORIES,
-    FEATURE_COLUMNS,
-    FEATURE_PREDICTED,
-    ONE_LABEL,
-    INTEGERS,
-    SYNTHETIC_IDS,
-    BAGS,
-    POOLED,
+    Rule(
+        "spec",
+        "spec.data",
+        f"counts and numbers must be as many as spec.model.numeric, or {DENSE_FEATURES} at most if that is absent",
+        "state in spec.model.numeric how many columns spec.data.columns.counts and numbers name together",
+        "!has(self.data.columns) || (has(self.model.numeric)"
+        " ? self.data.columns.counts.size() + self.data.columns.numbers.size() == self.model.numeric"
+        f" : self.data.columns.counts.size() + self.data.columns.numbers.size() <= {DENSE_FEATURES})",
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        f"Criteo and Synthetic data have {DENSE_FEATURES} numeric features",
+        "remove spec.model.numeric, or train data with spec.data.columns",
+        "!has(self.model.numeric) || has(self.data.columns)",
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        "each table needs exactly one category, and with features there are none",
+        "name as many spec.data.columns.categories as there are spec.model.tables, in the tables' order; with"
+        " spec.model.features name none",
+        "!has(self.data.columns) || self.data.columns.categories.size()"
+        " == (has(self.model.features) ? 0 : self.model.tables.size())",
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        "features need data with columns",
+        "use CSV, TSV, Parquet or Custom, or remove spec.model.features",
+        "!has(self.model.features) || has(self.data.columns)",
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        "a predicted column cannot be a feature",
+        "correct the columns of spec.model.features, or spec.data.columns.labels and targets",
+        "!has(self.model.features) || !has(self.data.columns) || !self.model.features.exists(f,"
+        " f.column in self.data.columns.labels || f.column in self.data.columns.targets || (has(f.weights)"
+        " && (f.weights in self.data.columns.labels || f.weights in self.data.columns.targets)))",
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        "the DLRM predicts one label",
+        "name exactly one of spec.data.columns.labels and no targets, or state spec.model.entrypoint",
+        "!has(self.data.columns) || has(self.model.entrypoint)"
+        " || (self.data.columns.labels.size() == 1 && self.data.columns.targets.size() == 0)",
+    ),
+    Rule(
+        "spec",
+        "spec.data.columns.integers",
+        "only categories, or columns of features, have ids",
+        "name columns of spec.data.columns.categories or of spec.model.features",
+        "!has(self.data.columns) || sets.contains(has(self.model.features) ? self.model.features.map(f, f.column)"
+        " : self.data.columns.categories, self.data.columns.integers)",
+        skip_on_server="has(self.data.columns) && self.data.columns.integers.size()"
+        " * (has(self.model.features) ? self.model.features.size() : self.data.columns.categories.size()) > 100000",
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        "Synthetic data has texts as ids, which are hashed by CPR64",
+        "remove ids from spec.model.tables, or train data in files",
+        "self.data.format != 'Synthetic' || self.model.tables.all(t, t.ids == 'CPR64')",
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        "a table with pooling needs bags of ids",
+        "use Parquet or Custom with lists, use CSV or TSV with spec.data.columns.separator, or remove pooling from"
+        " spec.model.tables",
+        f"!{_POOLS} || self.data.format in ['Parquet', 'Custom']"
+        " || (has(self.data.columns) && has(self.data.columns.separator))",
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        "a separator of ids needs a table with pooling",
+        "state pooling for the tables in spec.model.tables that take bags, or remove spec.data.columns.separator",
+        f"!has(self.data.columns) || !has(self.data.columns.separator) || {_POOLS}",
+    ),
 )

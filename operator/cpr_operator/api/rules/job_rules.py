@@ -1,4 +1,4 @@
-"""Rules of a job's name, members, saves and accuracy budget, and of `spec.restoreFrom`."""
+"""Rules of a job's name, members, saves, evaluations and accuracy budget, and of `spec.restoreFrom`."""
 
 from __future__ import annotations
 
@@ -14,64 +14,128 @@ NAME = Rule(
     "start with a letter, use only a-z, 0-9 and -, and leave room for the pods' suffixes",
     f"self.metadata.name.size() <= {MAX_NAME} && self.metadata.name.matches('{NAME_PATTERN}')",
 )
-ROWS = Rule(
-    "spec",
-    "spec.shards.replicas",
-    "must not exceed the number of rows of all tables",
-    "lower it, or give spec.model.tables more rows",
-    "self.model.tables.map(t, t.rows).sum() >= self.shards.replicas",
-)
-DENSE_SYNC = Rule(
-    "spec.trainers",
-    "spec.trainers.denseSync",
-    "a shadow mode needs at least two trainers",
-    "remove it, or raise spec.trainers.replicas",
-    "self.denseSync == 'AllReduce' || self.replicas > 1",
-)
-WORKERS = Rule(
-    "spec.trainers",
-    "spec.trainers.workers",
-    "must be Auto or 1 on a GPU",
-    "remove it, or set spec.trainers.device to cpu",
-    "!has(self.workers) || self.workers == 1 || self.workers == 'Auto' || self.device != 'cuda'",
-)
-PRIORITY_LOCKSTEP = Rule(
-    "spec",
-    "spec.snapshots.strategy",
-    "priority saves need spec.trainers.denseSync AllReduce",
-    "remove it (the default is Full), or set spec.trainers.denseSync to AllReduce",
-    "self.snapshots.strategy == 'Full' || self.trainers.denseSync == 'AllReduce'",
-)
-FIXED_INTERVAL = Rule(
-    "spec.snapshots.interval",
-    "spec.snapshots.interval.seconds",
-    "a Fixed interval needs seconds, and an Auto one has none",
-    "state spec.snapshots.interval.seconds with mode Fixed only",
-    "(self.mode == 'Fixed') == has(self.seconds)",
-)
-FIXED_BITS = Rule(
-    "spec.snapshots.quantisation",
-    "spec.snapshots.quantisation.bits",
-    "Fixed quantisation needs bits, and other modes have none",
-    "state spec.snapshots.quantisation.bits with mode Fixed only",
-    "(self.mode == 'Fixed') == has(self.bits)",
-)
-GROWTH = Rule(
-    "spec",
-    "spec.snapshots.strategy",
-    "Growth ranks rows by the accumulators of RowWiseAdagrad",
-    "choose another strategy, or the optimizer RowWiseAdagrad for all tables",
-    "self.snapshots.strategy != 'Growth' || self.model.tables.all(t, "
-    "(has(t.optimizer) ? t.optimizer.kind : self.model.sparseOptimizer.kind) == 'RowWiseAdagrad')",
-)
 OF_JOB = (
-    ROWS,
-    DENSE_SYNC,
-    WORKERS,
-    PRIORITY_LOCKSTEP,
-    FIXED_INTERVAL,
-    FIXED_BITS,
-    GROWTH,
+    Rule(
+        "spec",
+        "spec.shards.replicas",
+        "must not exceed the number of rows of all tables",
+        "lower it, or give spec.model.tables more rows",
+        "self.model.tables.map(t, t.rows).sum() >= self.shards.replicas",
+    ),
+    Rule(
+        "spec.trainers",
+        "spec.trainers.denseSync",
+        "a shadow mode needs at least two trainers",
+        "remove it, or raise spec.trainers.replicas",
+        "self.denseSync == 'AllReduce' || self.replicas > 1",
+    ),
+    Rule(
+        "spec.trainers",
+        "spec.trainers.workers",
+        "must be Auto or 1 on a GPU",
+        "remove it, or set spec.trainers.device to cpu",
+        "!has(self.workers) || self.workers == 1 || self.workers == 'Auto' || self.device != 'cuda'",
+    ),
+    Rule(
+        "spec",
+        "spec.snapshots.strategy",
+        "priority saves need spec.trainers.denseSync AllReduce",
+        "remove it (the default is Full), or set spec.trainers.denseSync to AllReduce",
+        "self.snapshots.strategy == 'Full' || self.trainers.denseSync == 'AllReduce'",
+    ),
+    Rule(
+        "spec.snapshots.interval",
+        "spec.snapshots.interval.seconds",
+        "a Fixed interval needs seconds, and an Auto one has none",
+        "state spec.snapshots.interval.seconds with mode Fixed only",
+        "(self.mode == 'Fixed') == has(self.seconds)",
+    ),
+    Rule(
+        "spec.snapshots.quantisation",
+        "spec.snapshots.quantisation.bits",
+        "Fixed quantisation needs bits, and other modes have none",
+        "state spec.snapshots.quantisation.bits with mode Fixed only",
+        "(self.mode == 'Fixed') == has(self.bits)",
+    ),
+    Rule(
+        "spec",
+        "spec.snapshots.strategy",
+        "Growth ranks rows by the accumulators of RowWiseAdagrad",
+        "choose another strategy, or the optimizer RowWiseAdagrad for all tables",
+        "self.snapshots.strategy != 'Growth' || self.model.tables.all(t, "
+        "(has(t.optimizer) ? t.optimizer.kind : self.model.sparseOptimizer.kind) == 'RowWiseAdagrad')",
+    ),
+)
+
+
+# --- evaluations on held-out rows
+
+#: Trainers exchange the logits of all rows, 4 bytes each, and each keeps the labels and groups of all.
+MAX_GROUPED = 2**22
+OF_EVALUATION = (
+    Rule(
+        "spec",
+        "spec.evaluation",
+        "needs rows that are held out",
+        "set spec.data.holdOut or spec.evaluation.uri, or everySamples to 0",
+        "self.evaluation.everySamples == 0 || self.data.holdOut > 0.0 || has(self.evaluation.uri)",
+    ),
+    Rule(
+        "spec",
+        "spec.evaluation.uri",
+        "Synthetic data has no other data to be scored on",
+        "remove spec.evaluation.uri and set spec.data.holdOut, or choose another spec.data.format",
+        "!has(self.evaluation.uri) || self.data.format != 'Synthetic'",
+    ),
+    Rule(
+        "spec",
+        "spec.evaluation.uri",
+        "a job is scored on data of its own or on held-out rows, not on both",
+        "remove spec.evaluation.uri or spec.data.holdOut",
+        "!has(self.evaluation.uri) || self.data.holdOut == 0.0",
+    ),
+    Rule(
+        "spec",
+        "spec.evaluation",
+        "needs spec.trainers.denseSync AllReduce, because in a shadow mode every trainer has another model",
+        "set spec.trainers.denseSync to AllReduce, or everySamples to 0 and use cprjob evaluate",
+        "self.evaluation.everySamples == 0 || self.trainers.denseSync == 'AllReduce'",
+    ),
+    Rule(
+        "spec",
+        "spec.evaluation.groupBy",
+        "Synthetic data has no column to group by",
+        "remove spec.evaluation.groupBy, or choose another spec.data.format",
+        "!has(self.evaluation.groupBy) || self.data.format != 'Synthetic'",
+    ),
+    Rule(
+        "spec.evaluation",
+        "spec.evaluation.samples",
+        f"scores by group take at most {MAX_GROUPED} rows",
+        "lower it, or remove groupBy",
+        f"!has(self.groupBy) || self.samples <= {MAX_GROUPED}",
+    ),
+    Rule(
+        "spec.evaluation",
+        "spec.evaluation.earlyStop.metric",
+        "GAUC needs groups",
+        "set spec.evaluation.groupBy, or choose another metric",
+        "!has(self.earlyStop) || self.earlyStop.metric != 'GAUC' || has(self.groupBy)",
+    ),
+    Rule(
+        "spec.evaluation",
+        "spec.evaluation.earlyStop",
+        "needs evaluations while the job trains",
+        "set spec.evaluation.everySamples, or remove earlyStop",
+        "!has(self.earlyStop) || self.everySamples > 0",
+    ),
+    Rule(
+        "spec",
+        "spec.evaluation.earlyStop",
+        "needs spec.snapshots.quantisation.mode Exact, because the best model is read from a save",
+        "remove spec.snapshots.quantisation, or earlyStop",
+        "!has(self.evaluation.earlyStop) || self.snapshots.quantisation.mode == 'Exact'",
+    ),
 )
 
 
@@ -82,174 +146,119 @@ OF_JOB = (
 GUESSED_SENSITIVITY = 0.2
 #: The largest portion of lost samples that `cprjob calibrate` measures.
 MOST_PORTION = 0.5
-PORTION_BUDGET = Rule(
-    "spec.accuracyBudget",
-    "spec.accuracyBudget.portionOfLostSamples",
-    "a budget of type PortionOfLostSamples needs portionOfLostSamples, and other types have none",
-    "state spec.accuracyBudget.portionOfLostSamples with type PortionOfLostSamples (the default) only",
-    "(self.type == 'PortionOfLostSamples') == has(self.portionOfLostSamples)",
-)
-AUC_DROP_BUDGET = Rule(
-    "spec.accuracyBudget",
-    "spec.accuracyBudget.aucDrop",
-    "a budget of type AUCDrop needs aucDrop, and other types have none",
-    "state spec.accuracyBudget.aucDrop with type AUCDrop only",
-    "(self.type == 'AUCDrop') == has(self.aucDrop)",
-)
-AUC_DROP_LIMIT = Rule(
-    "spec.accuracyBudget.aucDrop",
-    "spec.accuracyBudget.aucDrop.limit",
-    f"allows a portion of lost samples above {MOST_PORTION}, beyond which no sensitivity is measured",
-    f"lower it to {MOST_PORTION} * sensitivity ({GUESSED_SENSITIVITY} if absent), or state portionOfLostSamples",
-    f"self.limit <= {MOST_PORTION} * (has(self.sensitivity) ? self.sensitivity : {GUESSED_SENSITIVITY})",
-)
 #: `AccuracyBudget.portion` in CEL, below the job's spec.
 PORTION = (
     "(has({0}.aucDrop) ? {0}.aucDrop.limit"
     f" / (has({{0}}.aucDrop.sensitivity) ? {{0}}.aucDrop.sensitivity : {GUESSED_SENSITIVITY})"
     " : {0}.portionOfLostSamples)"
 )
-PARTIAL_NEEDS_BUDGET = Rule(
-    "spec",
-    "spec.recovery.mode",
-    "mode Partial needs a budget above 0",
-    "set it to Auto or Full, or raise spec.accuracyBudget",
-    f"self.recovery.mode != 'Partial' || {PORTION.format('self.accuracyBudget')} > 0.0",
-)
 _PAUSES = "self.recovery.onShardLoss == 'Pause'"
-DEGRADE_NEEDS_BUDGET = Rule(
-    "spec",
-    "spec.recovery.onShardLoss",
-    "Degrade loses samples, which mode Full and a budget of 0 do not allow",
-    "set it to Pause, or choose mode Auto or Partial and a spec.accuracyBudget above 0",
-    f"{_PAUSES} || (self.recovery.mode != 'Full' && {PORTION.format('self.accuracyBudget')} > 0.0)",
-)
-DEGRADE_NEEDS_SHARDS = Rule(
-    "spec",
-    "spec.recovery.onShardLoss",
-    "Degrade needs at least two shards",
-    "set it to Pause, or raise spec.shards.replicas to at least 2",
-    f"{_PAUSES} || self.shards.replicas > 1",
-)
-ON_DEADLINE = Rule(
-    "spec.recovery",
-    "spec.recovery.onDeadline",
-    "Fail needs a deadline",
-    "state spec.recovery.deadlineSeconds, or remove onDeadline",
-    "self.onDeadline == 'Suspend' || has(self.deadlineSeconds)",
-)
-REDUNDANCY_NEEDS_REPLAY = Rule(
-    "spec.recovery",
-    "spec.recovery.redundancy",
-    "parity is up to a second old, and needs replay of later updates",
-    "set spec.recovery.replay.mode to Auto or Required, or remove redundancy",
-    "!has(self.redundancy) || self.replay.mode != 'Off'",
-)
 _NOT_REQUIRED = "self.recovery.replay.mode != 'Required'"
-REPLAY_WITH_DEGRADE = Rule(
-    "spec",
-    "spec.recovery.replay.mode",
-    "with onShardLoss Degrade trainers push nothing for a lost shard, so replay cannot be Required",
-    "set it to Auto, or set spec.recovery.onShardLoss to Pause",
-    f"{_NOT_REQUIRED} || {_PAUSES}",
-)
-REPLAY_IN_LOCKSTEP = Rule(
-    "spec",
-    "spec.recovery.replay.mode",
-    "in a shadow mode trainers do not wait for replayed pushes, so replay cannot be Required",
-    "set it to Auto, or set spec.trainers.denseSync to AllReduce",
-    f"{_NOT_REQUIRED} || self.trainers.denseSync == 'AllReduce'",
-)
-REPLAY_OF_CUTS = Rule(
-    "spec",
-    "spec.recovery.replay.mode",
-    "rows that are saved between cuts would have pushes applied twice, so replay cannot be Required",
-    "set it to Auto, or remove spec.snapshots.strategy (the default is Full)",
-    f"{_NOT_REQUIRED} || self.snapshots.strategy == 'Full'",
-)
 _NOT_PER_STEP = "self.trainers.sparseUpdates != 'PerStep'"
-PER_STEP_IN_LOCKSTEP = Rule(
-    "spec",
-    "spec.trainers.sparseUpdates",
-    "in a shadow mode trainers take no common steps, so updates cannot be PerStep",
-    "set it to Auto, or set spec.trainers.denseSync to AllReduce",
-    f"{_NOT_PER_STEP} || self.trainers.denseSync == 'AllReduce'",
-)
-PER_STEP_WITH_DEGRADE = Rule(
-    "spec",
-    "spec.trainers.sparseUpdates",
-    "with onShardLoss Degrade each trainer continues by itself without a lost shard, so updates cannot be PerStep",
-    "set it to Auto, or set spec.recovery.onShardLoss to Pause",
-    f"{_NOT_PER_STEP} || {_PAUSES}",
-)
-REDUNDANCY_SHARDS = Rule(
-    "spec",
-    "spec.recovery.redundancy.dataShards",
-    "must be lower than the number of shards, because another shard keeps their parity",
-    "lower it, or raise spec.shards.replicas",
-    "!has(self.recovery.redundancy) || self.recovery.redundancy.dataShards < self.shards.replicas",
-)
 OF_BUDGET = (
-    PORTION_BUDGET,
-    AUC_DROP_BUDGET,
-    AUC_DROP_LIMIT,
-    PARTIAL_NEEDS_BUDGET,
-    DEGRADE_NEEDS_BUDGET,
-    DEGRADE_NEEDS_SHARDS,
-    REPLAY_WITH_DEGRADE,
-    REPLAY_IN_LOCKSTEP,
-    REPLAY_OF_CUTS,
-    PER_STEP_IN_LOCKSTEP,
-    PER_STEP_WITH_DEGRADE,
-    ON_DEADLINE,
-    REDUNDANCY_NEEDS_REPLAY,
-    REDUNDANCY_SHARDS,
+    Rule(
+        "spec.accuracyBudget",
+        "spec.accuracyBudget.portionOfLostSamples",
+        "a budget of type PortionOfLostSamples needs portionOfLostSamples, and other types have none",
+        "state spec.accuracyBudget.portionOfLostSamples with type PortionOfLostSamples (the default) only",
+        "(self.type == 'PortionOfLostSamples') == has(self.portionOfLostSamples)",
+    ),
+    Rule(
+        "spec.accuracyBudget",
+        "spec.accuracyBudget.aucDrop",
+        "a budget of type AUCDrop needs aucDrop, and other types have none",
+        "state spec.accuracyBudget.aucDrop with type AUCDrop only",
+        "(self.type == 'AUCDrop') == has(self.aucDrop)",
+    ),
+    Rule(
+        "spec.accuracyBudget.aucDrop",
+        "spec.accuracyBudget.aucDrop.limit",
+        f"allows a portion of lost samples above {MOST_PORTION}, beyond which no sensitivity is measured",
+        f"lower it to {MOST_PORTION} * sensitivity ({GUESSED_SENSITIVITY} if absent), or state portionOfLostSamples",
+        f"self.limit <= {MOST_PORTION} * (has(self.sensitivity) ? self.sensitivity : {GUESSED_SENSITIVITY})",
+    ),
+    Rule(
+        "spec",
+        "spec.recovery.mode",
+        "mode Partial needs a budget above 0",
+        "set it to Auto or Full, or raise spec.accuracyBudget",
+        f"self.recovery.mode != 'Partial' || {PORTION.format('self.accuracyBudget')} > 0.0",
+    ),
+    Rule(
+        "spec",
+        "spec.recovery.onShardLoss",
+        "Degrade loses samples, which mode Full and a budget of 0 do not allow",
+        "set it to Pause, or choose mode Auto or Partial and a spec.accuracyBudget above 0",
+        f"{_PAUSES} || (self.recovery.mode != 'Full' && {PORTION.format('self.accuracyBudget')} > 0.0)",
+    ),
+    Rule(
+        "spec",
+        "spec.recovery.onShardLoss",
+        "Degrade needs at least two shards",
+        "set it to Pause, or raise spec.shards.replicas to at least 2",
+        f"{_PAUSES} || self.shards.replicas > 1",
+    ),
+    Rule(
+        "spec",
+        "spec.recovery.replay.mode",
+        "with onShardLoss Degrade trainers push nothing for a lost shard, so replay cannot be Required",
+        "set it to Auto, or set spec.recovery.onShardLoss to Pause",
+        f"{_NOT_REQUIRED} || {_PAUSES}",
+    ),
+    Rule(
+        "spec",
+        "spec.recovery.replay.mode",
+        "in a shadow mode trainers do not wait for replayed pushes, so replay cannot be Required",
+        "set it to Auto, or set spec.trainers.denseSync to AllReduce",
+        f"{_NOT_REQUIRED} || self.trainers.denseSync == 'AllReduce'",
+    ),
+    Rule(
+        "spec",
+        "spec.recovery.replay.mode",
+        "rows that are saved between cuts would have pushes applied twice, so replay cannot be Required",
+        "set it to Auto, or remove spec.snapshots.strategy (the default is Full)",
+        f"{_NOT_REQUIRED} || self.snapshots.strategy == 'Full'",
+    ),
+    Rule(
+        "spec",
+        "spec.trainers.sparseUpdates",
+        "in a shadow mode trainers take no common steps, so updates cannot be PerStep",
+        "set it to Auto, or set spec.trainers.denseSync to AllReduce",
+        f"{_NOT_PER_STEP} || self.trainers.denseSync == 'AllReduce'",
+    ),
+    Rule(
+        "spec",
+        "spec.trainers.sparseUpdates",
+        "with onShardLoss Degrade each trainer continues by itself without a lost shard, so updates cannot be PerStep",
+        "set it to Auto, or set spec.recovery.onShardLoss to Pause",
+        f"{_NOT_PER_STEP} || {_PAUSES}",
+    ),
+    Rule(
+        "spec.recovery",
+        "spec.recovery.onDeadline",
+        "Fail needs a deadline",
+        "state spec.recovery.deadlineSeconds, or remove onDeadline",
+        "self.onDeadline == 'Suspend' || has(self.deadlineSeconds)",
+    ),
+    Rule(
+        "spec.recovery",
+        "spec.recovery.redundancy",
+        "parity is up to a second old, and needs replay of later updates",
+        "set spec.recovery.replay.mode to Auto or Required, or remove redundancy",
+        "!has(self.redundancy) || self.replay.mode != 'Off'",
+    ),
+    Rule(
+        "spec",
+        "spec.recovery.redundancy.dataShards",
+        "must be lower than the number of shards, because another shard keeps their parity",
+        "lower it, or raise spec.shards.replicas",
+        "!has(self.recovery.redundancy) || self.recovery.redundancy.dataShards < self.shards.replicas",
+    ),
 )
 
 
 # --- restoreFrom
 
-SOURCE = Rule(
-    "spec.restoreFrom",
-    "spec.restoreFrom.anchor",
-    "exactly one of job, anchor and latestOf is required",
-    "state spec.restoreFrom.job, the name of a job, spec.restoreFrom.anchor, a key, or spec.restoreFrom.latestOf,"
-    " labels of jobs",
-    "[has(self.job), has(self.anchor), has(self.latestOf)].filter(stated, stated).size() == 1",
-)
-SELECTOR = Rule(
-    "spec.restoreFrom.latestOf",
-    "spec.restoreFrom.latestOf.matchLabels",
-    "every job would match",
-    "state a label in spec.restoreFrom.latestOf.matchLabels or matchExpressions",
-    "(has(self.matchLabels) && self.matchLabels.size() > 0)"
-    " || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",
-)
-LABEL_VALUES = Rule(
-    "spec.restoreFrom.latestOf.matchExpressions[]",
-    "spec.restoreFrom.latestOf.matchExpressions.values",
-    "In and NotIn need values, Exists and DoesNotExist have none",
-    "correct values or operator",
-    "(self.operator in ['In', 'NotIn']) == (self.values.size() > 0)",
-)
-ONE_ANCHOR = Rule(
-    "spec",
-    "spec.restoreFrom",
-    "spec.snapshots.restoreFrom names an anchor as well",
-    "remove one of them: spec.snapshots.restoreFrom is for the same model",
-    "!has(self.restoreFrom) || !has(self.snapshots.restoreFrom)",
-)
-MAPPED_TABLES = Rule(
-    "spec",
-    "spec.restoreFrom",
-    "map names a table that is not in spec.model.tables",
-    "correct table in spec.restoreFrom.map, or add it to spec.model.tables",
-    "!has(self.restoreFrom) || !has(self.restoreFrom.map)"
-    " || sets.contains(self.model.tables.map(t, t.name), self.restoreFrom.map.map(m, m.table))",
-    # The operator reports larger models (InvalidSpec).
-    skip_on_server="has(self.restoreFrom) && has(self.restoreFrom.map)"
-    " && self.restoreFrom.map.size() * self.model.tables.size() > 10000",
-)
 #: The schema has it as the list type `map`.
 MAPPED_ONCE = Rule(
     "spec.restoreFrom",
@@ -258,4 +267,46 @@ MAPPED_ONCE = Rule(
     "state each table once",
     "",
 )
-OF_RESTORE = (SOURCE, SELECTOR, LABEL_VALUES, ONE_ANCHOR, MAPPED_TABLES)
+OF_RESTORE = (
+    Rule(
+        "spec.restoreFrom",
+        "spec.restoreFrom.anchor",
+        "exactly one of job, anchor and latestOf is required",
+        "state spec.restoreFrom.job, the name of a job, spec.restoreFrom.anchor, a key, or spec.restoreFrom.latestOf,"
+        " labels of jobs",
+        "[has(self.job), has(self.anchor), has(self.latestOf)].filter(stated, stated).size() == 1",
+    ),
+    Rule(
+        "spec.restoreFrom.latestOf",
+        "spec.restoreFrom.latestOf.matchLabels",
+        "every job would match",
+        "state a label in spec.restoreFrom.latestOf.matchLabels or matchExpressions",
+        "(has(self.matchLabels) && self.matchLabels.size() > 0)"
+        " || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",
+    ),
+    Rule(
+        "spec.restoreFrom.latestOf.matchExpressions[]",
+        "spec.restoreFrom.latestOf.matchExpressions.values",
+        "In and NotIn need values, Exists and DoesNotExist have none",
+        "correct values or operator",
+        "(self.operator in ['In', 'NotIn']) == (self.values.size() > 0)",
+    ),
+    Rule(
+        "spec",
+        "spec.restoreFrom",
+        "spec.snapshots.restoreFrom names an anchor as well",
+        "remove one of them: spec.snapshots.restoreFrom is for the same model",
+        "!has(self.restoreFrom) || !has(self.snapshots.restoreFrom)",
+    ),
+    Rule(
+        "spec",
+        "spec.restoreFrom",
+        "map names a table that is not in spec.model.tables",
+        "correct table in spec.restoreFrom.map, or add it to spec.model.tables",
+        "!has(self.restoreFrom) || !has(self.restoreFrom.map)"
+        " || sets.contains(self.model.tables.map(t, t.name), self.restoreFrom.map.map(m, m.table))",
+        # The operator reports larger models (InvalidSpec).
+        skip_on_server="has(self.restoreFrom) && has(self.restoreFrom.map)"
+        " && self.restoreFrom.map.size() * self.model.tables.size() > 10000",
+    ),
+)

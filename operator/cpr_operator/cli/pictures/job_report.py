@@ -64,13 +64,6 @@ class JobReport:
         """Return the samples that were trained by then, according to the history."""
         return next((each.samples for each in reversed(self.points) if each.time <= time), 0)
 
-    def _unavailable(self, record: FailureRecord) -> tuple[float, float]:
-        """Return the begin and the end of a failure. A restart in place is recorded after it is over."""
-        recovery_s = record.recovery_seconds
-        if record.process:
-            return record.time - (recovery_s or 0.0), record.time
-        return record.time, self.end if recovery_s is None else min(record.time + recovery_s, self.end)
-
     def spans(self) -> Iterator[Span]:
         """Yield the periods of each member, member by member."""
         failed: dict[str, list[FailureRecord]] = {}
@@ -79,7 +72,11 @@ class JobReport:
         for member in self.status.members:
             begin = self.status.start_time or self.now
             for record in failed.get(member.name, ()):
-                lost, back = self._unavailable(record)
+                lost = back = record.time
+                if record.process:  # a restart in place is recorded after it is over
+                    lost -= record.recovery_seconds or 0.0
+                else:
+                    back = self.end if (took_s := record.recovery_seconds) is None else min(lost + took_s, self.end)
                 if lost > begin:
                     yield Span(member.name, begin, lost, unavailable=False)
                 yield Span(member.name, max(lost, begin), max(back, begin), unavailable=True)

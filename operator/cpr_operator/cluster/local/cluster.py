@@ -122,11 +122,11 @@ class LocalCluster:
 
     async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
         stored = self._as_read(job)
-        meta = {**stored["metadata"], "finalizers": list(finalizers)}
+        changed = {**stored, "metadata": {**stored["metadata"], "finalizers": list(finalizers)}}
         if job.deleting and not finalizers:
             self._remove_job(job)
-            return job_view({**stored, "metadata": meta})
-        return job_view(self._jobs.replace({**stored, "metadata": meta}))
+            return job_view(changed)
+        return job_view(self._jobs.replace(changed))
 
     async def delete_job(self, job: JobView) -> None:
         stored = self._jobs.read(job.namespace, job.name)

@@ -28,7 +28,6 @@ NODE = "local"
 DEFAULT_GRACE_S = 30
 #: Seconds between two attempts to start a pod.
 RETRY_S = 2.0
-ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class PodProcess:
@@ -92,7 +91,14 @@ class LocalPod:
         clock: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
-        self.object = _accepted(manifest, port_base, clock())
+        check_manifest(manifest)
+        # As the API server would store it, with ports of this machine.
+        self.object: dict[str, Any] = copy.deepcopy(dict(manifest))
+        self.object["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": format_time(clock())}
+        self.object["status"] = {"phase": "Pending"}
+        main = next(each for each in self.object["spec"]["containers"] if each["name"] == env.MAIN_CONTAINER)
+        others = [each for each in main.get("env", ()) if each["name"] != env.PORT_BASE]
+        main["env"] = [*others, {"name": env.PORT_BASE, "value": str(port_base)}]
         self.port_base = port_base
         self._folder = folder
         self._clock = clock
@@ -107,7 +113,7 @@ class LocalPod:
     @property
     def ended(self) -> bool:
         """True if its phase is terminal."""
-        return self.object["status"]["phase"] in ENDED
+        return self.object["status"]["phase"] in {"Succeeded", "Failed"}
 
     @property
     def deleting(self) -> bool:
@@ -183,15 +189,3 @@ def check_manifest(manifest: Manifest) -> None:
     """Raise RefusedError for a manifest that an API server or a kubelet would refuse."""
     if not main_container(manifest):
         raise RefusedError(f"pod {manifest['metadata']['name']} has no container named {env.MAIN_CONTAINER}")
-
-
-def _accepted(manifest: Manifest, port_base: int, now: float) -> dict[str, Any]:
-    """The manifest as the API server would store it, with ports of this machine."""
-    check_manifest(manifest)
-    pod: dict[str, Any] = copy.deepcopy(dict(manifest))
-    pod["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": format_time(now)}
-    pod["status"] = {"phase": "Pending"}
-    main = next(each for each in pod["spec"]["containers"] if each["name"] == env.MAIN_CONTAINER)
-    others = [each for each in main.get("env", ()) if each["name"] != env.PORT_BASE]
-    main["env"] = [*others, {"name": env.PORT_BASE, "value": str(port_base)}]
-    return pod

@@ -59,7 +59,11 @@ class PodFolder:
         """Renew the volumes that show the pod's annotations."""
         for volume in pod["spec"].get("volumes", ()):
             for item in volume.get("downwardAPI", {}).get("items", ()):
-                content = _annotation(pod, item["fieldRef"]["fieldPath"])
+                field = item["fieldRef"]["fieldPath"]
+                if not field.startswith(_ANNOTATION):
+                    raise RefusedError(f"local mode shows annotations in downwardAPI volumes, not {field}")
+                name = field.removeprefix(_ANNOTATION).removesuffix("']")
+                content = str(pod["metadata"].get("annotations", {}).get(name, ""))
                 write_atomically(self._volume(volume["name"]) / item["path"], content.encode())
 
     def read_termination(self) -> str:
@@ -72,14 +76,10 @@ class PodFolder:
     def environment(self, pod: Mapping[str, Any]) -> dict[str, str]:
         """The main container's own variables, with paths of this machine."""
         main = main_container(pod)
-        places = self._places(main)
-        return {item["name"]: _place(_value(item), places) for item in main.get("env", ())}
-
-    def _places(self, main: Mapping[str, Any]) -> dict[PurePosixPath, Path]:
         mounts = main.get("volumeMounts", ())
         places = {PurePosixPath(each["mountPath"]): self._volume(each["name"]) for each in mounts}
         places[PurePosixPath(main.get("terminationMessagePath", env.TERMINATION_MOUNT))] = self.termination
-        return places
+        return {item["name"]: _place(_value(item), places) for item in main.get("env", ())}
 
     def _volume(self, name: str) -> Path:
         return self.root / "volumes" / name
@@ -127,13 +127,6 @@ class PortBlocks:
         """Free all blocks."""
         for base in tuple(self._held):
             self.give_back(base)
-
-
-def _annotation(pod: Mapping[str, Any], field: str) -> str:
-    if not field.startswith(_ANNOTATION):
-        raise RefusedError(f"local mode shows annotations in downwardAPI volumes, not {field}")
-    annotations = pod["metadata"].get("annotations", {})
-    return str(annotations.get(field.removeprefix(_ANNOTATION).removesuffix("']"), ""))
 
 
 def _value(variable: Mapping[str, Any]) -> str:

@@ -29,48 +29,6 @@ class _Save:
     noted_s: float
 
 
-class KnownSaves:
-    """Committed saves that were noted since the last listing, by the keys of their manifests."""
-
-    def __init__(self) -> None:
-        self._saves: dict[str, _Save] = {}
-
-    def note(self, anchor: AnchorRef, shards: Iterable[ShardManifest], now_s: float) -> None:
-        """Remember an anchor that is committed, and the saves of all shards that it names."""
-        # An anchor is deleted before the saves that it names. Its own state is one part.
-        part = anchor.key.removesuffix(MANIFEST) + part_name(0)
-        self._saves[anchor.key] = _Save(anchor.step, (part,), (), now_s)
-        for manifest in shards:
-            parts = tuple(part.key for part in manifest.parts)
-            self._saves[place_of(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
-
-    def stale(
-        self,
-        oldest_step: int,
-        chains: Iterable[tuple[ManifestRef, ...]],
-        by_s: float,
-        retained: Collection[int] = (),
-    ) -> tuple[tuple[str, ...], bool]:
-        """Return the keys of all objects of the saves before `oldest_step` that were noted by `by_s`.
-
-        Also return whether there are saves before that step which were noted later. Saves of the steps `retained` stay,
-        and so do those in the chain of a save that stays: one of `oldest_step` or later, one noted after `by_s`, or one
-        of `chains`. Saves that are not noted are safe, too: their chains are that of their shard's save at the anchor
-        of `oldest_step`, that save, or later ones.
-        """
-        before = {k: save for k, save in self._saves.items() if save.step < oldest_step and save.step not in retained}
-        old = {key: save for key, save in before.items() if save.noted_s <= by_s}
-        live = [save.chain for key, save in self._saves.items() if key not in old]
-        needed = {ref.key for chain in (*live, *chains) for ref in chain}
-        keys = (each for key, save in old.items() if key not in needed for each in (key, *save.keys))
-        return tuple(keys), len(old) < len(before)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """Forget the saves with these keys of manifests: they are deleted."""
-        for key in self._saves.keys() & set(keys):
-            del self._saves[key]
-
-
 def listing_pause_s(objects: int) -> float:
     """Return the pause after a listing that found this many objects."""
     return 0.0 if objects <= _FEW_OBJECTS else objects / 1000 * _LIST_S / _SHARE
@@ -90,13 +48,18 @@ class Pruner:
         self._grace_s = grace_s
         self._clock = clock
         self._chains: dict[str, tuple[ManifestRef, ...]] = {}
-        self._written = KnownSaves()
+        self._noted: dict[str, _Save] = {}  # since the last listing, by the keys of their manifests
         self._listed_s = float("-inf")
         self._objects = 0
 
     def note(self, anchor: AnchorRef, shards: Iterable[ShardManifest]) -> None:
         """Remember an anchor that was committed since the last listing, and the saves of all shards that it names."""
-        self._written.note(anchor, shards, self._clock())
+        # An anchor is deleted before the saves that it names. Its own state is one part.
+        part, now_s = anchor.key.removesuffix(MANIFEST) + part_name(0), self._clock()
+        self._noted[anchor.key] = _Save(anchor.step, (part,), (), now_s)
+        for manifest in shards:
+            parts = tuple(part.key for part in manifest.parts)
+            self._noted[place_of(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
 
     def prune(self, keep: tuple[AnchorRef, ...], retained: Collection[int] = (), *, full: bool = False) -> bool:
         """Delete superfluous saves: the known ones, or all if a listing is due.
@@ -116,9 +79,10 @@ class Pruner:
         else:
             saves = ((parse_save(key), chain) for key, chain in self._chains.items())
             live = (chain for save, chain in saves if save and (save.step >= oldest_step or save.step in retained))
-            to_delete, young = self._written.stale(oldest_step, live, now_s - grace_s, retained)
+            to_delete, young = self._stale_noted(oldest_step, live, now_s - grace_s, retained)
         delete_objects(self._store, to_delete)
-        self._written.forget(to_delete)
+        for key in self._noted.keys() & set(to_delete):
+            del self._noted[key]
         return young
 
     def superfluous(self, oldest_step: int, now_s: float = 0.0, retained: Collection[int] = ()) -> tuple[Entry, ...]:
@@ -146,6 +110,27 @@ class Pruner:
         self._chains = {key: chains[key] for key in live if key in chains}
         found = stale(entries, oldest_step, self._chains, staying)
         return found, any(step < oldest_step and step not in retained for step in young)
+
+    def _stale_noted(
+        self,
+        oldest_step: int,
+        chains: Iterable[tuple[ManifestRef, ...]],
+        by_s: float,
+        retained: Collection[int],
+    ) -> tuple[tuple[str, ...], bool]:
+        """Return the keys of all objects of the saves before `oldest_step` that were noted by `by_s`.
+
+        Also return whether there are saves before that step which were noted later. Saves of the steps `retained` stay,
+        and so do those in the chain of a save that stays: one of `oldest_step` or later, one noted after `by_s`, or one
+        of `chains`. Saves that are not noted are safe, too: their chains are that of their shard's save at the anchor
+        of `oldest_step`, that save, or later ones.
+        """
+        before = {k: save for k, save in self._noted.items() if save.step < oldest_step and save.step not in retained}
+        old = {key: save for key, save in before.items() if save.noted_s <= by_s}
+        live = [save.chain for key, save in self._noted.items() if key not in old]
+        needed = {ref.key for chain in (*live, *chains) for ref in chain}
+        keys = (each for key, save in old.items() if key not in needed for each in (key, *save.keys))
+        return tuple(keys), len(old) < len(before)
 
 
 def stale(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from time import monotonic
 
 from cpr_contract.manifests import ShardManifest
@@ -54,7 +54,7 @@ class Retention:
         self._anchors = anchors
         self._due_s = self._full_due_s = self._since_s = monotonic()
         self._swept = False
-        self._delays = self._fresh_delays()
+        self._delays = backoff(self._rng, first_s=_FIRST_S, cap_s=_LONGEST_S)
 
     def keep(self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest], best_step: int = 0) -> None:
         """Schedule a sweep that keeps these anchors, oldest first; `shards` are the saves of the last one.
@@ -87,7 +87,8 @@ class Retention:
             self.problem = problem_of(error)
             self._due_s = self._full_due_s = monotonic() + next(self._delays)
         else:
-            self.problem, self._swept, self._delays = None, True, self._fresh_delays()
+            self.problem, self._swept = None, True
+            self._delays = backoff(self._rng, first_s=_FIRST_S, cap_s=_LONGEST_S)
             self._due_s = monotonic() + GRACE_S if young else float("inf")
             if store_is_full:
                 self._full_due_s = monotonic() + _FULL_PAUSE_S
@@ -100,6 +101,3 @@ class Retention:
         for anchor in unknown:
             self._best_steps[anchor.key] = self._best_step(anchor)
         return frozenset(self._best_steps.values()) - {0}
-
-    def _fresh_delays(self) -> Iterator[float]:
-        return backoff(self._rng, first_s=_FIRST_S, cap_s=_LONGEST_S)

@@ -11,6 +11,7 @@ TrainerError
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -35,7 +36,7 @@ from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.names import place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.store import ExistsError, MissingError, Store, checksum, in_parallel
+from cpr_trainer.store import ExistsError, MissingError, Store, in_parallel
 
 
 class SnapshotError(TrainerError):
@@ -146,22 +147,25 @@ def read_shard_manifest(  # noqa: PLR0913, PLR0917 -- the identity of one save
     return find_document(store, ShardManifest, key)
 
 
-def read_part(store: Store, part: Part) -> bytes:
-    """Read a part, and check its size and checksum. Raises DamagedError."""
+def read_part(store: Store, part: Part, pieces: Sequence[memoryview]) -> None:
+    """Fill memory of the size of a part with its bytes, and check its size and checksum. Raises DamagedError."""
     try:
-        data = store.get(part.key)
+        received = store.get_into(part.key, pieces)
     except MissingError as error:
         raise DamagedError(part.key, "is missing") from error
-    if len(data) != part.size_bytes:
-        raise DamagedError(part.key, f"has {len(data)} bytes, not {part.size_bytes}")
-    if checksum(data) != part.crc32c:
+    if received.size_bytes != part.size_bytes:
+        raise DamagedError(part.key, f"has {received.size_bytes} bytes, not {part.size_bytes}")
+    if received.crc32c != part.crc32c:
         raise DamagedError(part.key, "has another checksum than in its manifest")
-    return data
 
 
 def exists(store: Store, key: str) -> bool:
     """Return whether a document is committed. Raises StoreError."""
-    return any(entry.key == key for entry in store.list(key))
+    try:
+        store.get_into(key, ())
+    except MissingError:
+        return False
+    return True
 
 
 def _digest(data: bytes) -> str:
@@ -195,15 +199,7 @@ def read_rows(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.
     if part.size_bytes != shape.size_bytes:
         raise DamagedError(part.key, f"has {part.size_bytes} bytes for {part.rows} rows")
     head = bytearray(shape.head_bytes)
-    pieces = [memoryview(head), rows.data, state.data]
-    try:
-        received = store.get_into(part.key, pieces)
-    except MissingError as error:
-        raise DamagedError(part.key, "is missing") from error
-    if received.size_bytes != part.size_bytes:
-        raise DamagedError(part.key, f"has {received.size_bytes} bytes, not {part.size_bytes}")
-    if received.crc32c != part.crc32c:
-        raise DamagedError(part.key, "has another checksum than in its manifest")
+    read_part(store, part, [memoryview(head), rows.data, state.data])
     try:
         return shape.places(head)
     except PartError as error:

@@ -11,6 +11,7 @@ from cpr_contract.manifests import (
     MANIFEST,
     RESTORE_RECORD,
     DenseManifest,
+    RestoreRecord,
     ShardManifest,
     dense_prefix,
     incarnation_prefix,
@@ -79,13 +80,14 @@ def part_name(number: int, process_number: int = 1) -> str:
     return f"part-{number:05d}" if process_number == 1 else f"part-{number:05d}-{process_number}"
 
 
-def restore_record_key(job_uid: str, generation: int, index: int, incarnation: int) -> str:
+def restore_record_key(record: RestoreRecord) -> str:
     """Return the key of an incarnation's restore record."""
-    return f"{incarnation_prefix(job_uid, generation, index, incarnation)}/{RESTORE_RECORD}"
+    r = record
+    return f"{incarnation_prefix(r.job_uid, r.generation, r.index, r.incarnation)}/{RESTORE_RECORD}"
 
 
 def claims_prefix(job_uid: str, generation: int, index: int) -> str:
-    """Return what the keys of all claims on one shard begin with; the number of the incarnation follows."""
+    """Return the prefix of the keys of all claims on one shard; the number of the incarnation follows."""
     return f"{shard_prefix(job_uid, generation, index)}/claim-"
 
 

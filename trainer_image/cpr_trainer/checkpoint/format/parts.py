@@ -44,11 +44,6 @@ class Link:
     rows: int
     full_rows: int
 
-    @property
-    def size(self) -> float:
-        """The size relative to a full save."""
-        return self.rows / self.full_rows if self.full_rows else 0.0
-
 
 def basis(rule: Rebase, links: tuple[Link, ...]) -> tuple[Link, ...]:
     """Return the chain of the next save, oldest first; empty for a full save.
@@ -58,7 +53,7 @@ def basis(rule: Rebase, links: tuple[Link, ...]) -> tuple[Link, ...]:
     """
     if not links:
         return ()
-    sizes = [link.size for link in links[1:]]
+    sizes = [link.rows / link.full_rows if link.full_rows else 0.0 for link in links[1:]]  # relative to a full save
     match rule:
         case "Consecutive":
             return () if sum(sizes) >= 1 or len(links) >= _LONGEST_CHAIN else links

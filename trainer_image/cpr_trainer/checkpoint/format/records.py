@@ -36,6 +36,7 @@ from cpr_trainer.checkpoint.format.documents import (
     LayoutError,
     OvertakenError,
     UnknownAnchorError,
+    exists,
     find_document,
     read_document,
     write_once,
@@ -74,7 +75,7 @@ def write_restore_record(store: Store, record: RestoreRecord) -> None:
 
     Raises StoreError; ExistsError if another process recorded another choice under this incarnation.
     """
-    write_once(store, _key_of(record), record)
+    write_once(store, restore_record_key(record), record)
 
 
 def rewrite_restore_record(store: Store, record: RestoreRecord) -> None:
@@ -85,9 +86,9 @@ def rewrite_restore_record(store: Store, record: RestoreRecord) -> None:
     try:
         write_restore_record(store, record)
     except ExistsError:
-        if read_restore_record(store, _key_of(record)) is not None:
+        if read_restore_record(store, restore_record_key(record)) is not None:
             raise
-        store.put(_key_of(record), to_json(record).encode())
+        store.put(restore_record_key(record), to_json(record).encode())
 
 
 def read_restore_record(store: Store, key: str) -> RestoreRecord | None:
@@ -96,11 +97,7 @@ def read_restore_record(store: Store, key: str) -> RestoreRecord | None:
         record, _ = read_document(store, RestoreRecord, key)
     except DamagedError:
         return None
-    return record if _key_of(record) == key else None
-
-
-def _key_of(record: RestoreRecord) -> str:
-    return restore_record_key(record.job_uid, record.generation, record.index, record.incarnation)
+    return record if restore_record_key(record) == key else None
 
 
 def read_frozen(store: Store, kind: type[FrozenInput], key: str) -> FrozenInput | None:
@@ -127,9 +124,7 @@ def restore_frozen(store: Store, frozen: DataManifest | WorkersManifest | None) 
     if frozen is None:
         return
     key = _frozen_key(frozen)
-    try:
-        store.get_into(key, ())
-    except MissingError:
+    if not exists(store, key):
         write_once(store, key, frozen)
 
 
@@ -145,8 +140,7 @@ def write_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabular
     They are frozen, so a later change of a file changes no row. Another leader may have been faster, or existing ones
     were lost, for example with the bucket.
     """
-    with suppress(MissingError):
-        store.get_into(vocabulary_key(job_uid), ())
+    if exists(store, vocabulary_key(job_uid)):
         return
     listed = tuple(TableVocabulary(table, each.digest, len(each)) for table, each in found.items())
     for each in listed:
@@ -217,7 +211,7 @@ def read_anchor_manifest(
     except MissingError as error:
         raise wrong(key, "is missing") from error
     if not manifest.shards:
-        raise wrong(key, "is no anchor: it names no shards")
+        raise wrong(key, "is not an anchor: it names no shards")
     if place_of(manifest).manifest != key:
         raise wrong(key, "belongs elsewhere: " + place_of(manifest).manifest)
     return manifest, ref
@@ -226,7 +220,7 @@ def read_anchor_manifest(
 def read_named_anchor(store: Store, key: str) -> tuple[DenseManifest, ManifestRef]:
     """Read the manifest of an anchor that a user names. Raises UnknownAnchorError, DamagedError, StoreError."""
     if any(piece in {"", ".", ".."} for piece in key.split("/")):
-        raise UnknownAnchorError(key or "The empty key", "is no key of an object")
+        raise UnknownAnchorError(key or "The empty key", "is not a key of an object")
     return read_anchor_manifest(store, key, "", UnknownAnchorError)
 
 

@@ -223,7 +223,7 @@ def _refusal_of_rows(table: TableSpec, saved: SavedTable, resized: Resized) -> t
             why = f", and its ids are {table.ids}, so no other row stands for an id"
             return why, f"set {_FIELD}.resized to Truncate"
         case "Rehash" if not multiple:
-            why = ", which is no multiple of it, so ids of one row would have come from several"
+            why = ", which is not a multiple of it, so ids of one row would have come from several"
             return why, f"set it to a multiple of {saved.rows}"
         case "Rehash" if table.rows // saved.rows > _MOST_COPIES:
             why = f", which is more than {_MOST_COPIES} times as many"

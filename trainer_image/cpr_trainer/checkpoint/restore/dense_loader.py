@@ -60,8 +60,10 @@ def read_tensors(store: Store, manifest: DenseManifest) -> dict[str, torch.Tenso
     """Return the tensors of a dense save by name. Raises DamagedError, StoreError."""
     tensors: dict[str, torch.Tensor] = {}
     for part in manifest.parts:
+        data = bytearray(part.size_bytes)
+        read_part(store, part, [memoryview(data)])
         try:
-            tensors |= safetensors.torch.load(read_part(store, part))
+            tensors |= safetensors.torch.load(bytes(data))
         except safetensors.SafetensorError as error:
             raise DamagedError(part.key, f"holds no tensors: {error}") from error
     return tensors

@@ -58,18 +58,10 @@ class Candidate:
         return self.saves[0].key if self.saves else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """A shard's lineage in one generation: complete saves, newest first, and its priority saves, oldest first."""
-
-    candidates: tuple[Candidate, ...]
-    priority: tuple[ManifestRef, ...]
-
-
 def shard_lineage(
     records: Mapping[int, RestoreRecord | None], saves: Iterable[SaveName], incarnation: int, layout: str
-) -> Lineage:
-    """Return the lineage of one shard and generation for `incarnation`.
+) -> tuple[tuple[Candidate, ...], tuple[ManifestRef, ...]]:
+    """Return the complete saves of one shard and generation, newest first, and its priority saves, oldest first.
 
     `records` are the restore records by incarnation, None for an unreadable one; an incarnation without one never
     served. `saves` are the committed saves, in any order. Only incarnations below `incarnation` count. If the lineage
@@ -98,7 +90,7 @@ def shard_lineage(
         )
         writer = record.parent_incarnation
         chosen = parse_save(record.parent.key) if record.parent else None
-    return Lineage(tuple(candidates), tuple(reversed(priority)))
+    return tuple(candidates), tuple(reversed(priority))
 
 
 def dense_lineage(saves: Iterable[SaveName], layout: str) -> tuple[Candidate, ...]:
@@ -136,9 +128,9 @@ def candidates(store: Store, job: JobSpec, roster: ShardRoster, placement: Place
     records = {
         n: read_restore_record(store, key) for n, key in restore_records_in(keys).items() if n < roster.incarnation
     }
-    lineage = shard_lineage(records, committed_in(keys), roster.incarnation, layout)
+    saves, priority = shard_lineage(records, committed_in(keys), roster.incarnation, layout)
     start = shard_start(store, dense_start(store, job, roster.anchor), placement, roster.index)
-    return (*lineage.candidates, replace(start, priority=lineage.priority))
+    return (*saves, replace(start, priority=priority))
 
 
 def dense_start(store: Store, job: JobSpec, anchor: AnchorRef | None) -> Candidate:

@@ -89,20 +89,12 @@ def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, fou
     local.arena.epochs.now = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Targets:
-    """One target table for each table of the anchor, and the places of its rows there, which are below `ends`.
+def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[Ints]:
+    """Return the targets for all copies of each row, in tables of these `rows`.
 
-    tables: int64 [T], -1 for none. shifts: int64 [T], what is added to a row's place. ends: int64 [T].
+    Each is int64 [3, T], by table of the anchor: the target table, -1 for none; what is added to a row's place there;
+    and the end of the places.
     """
-
-    tables: Ints
-    shifts: Ints
-    ends: Ints
-
-
-def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[_Targets]:
-    """Return the targets for all copies of each row, in tables of these `rows`."""
     goals: list[list[tuple[int, int, int]]] = [[] for _ in mapping.tables]
     for table, source in enumerate(mapping.sources):
         if source is not None:
@@ -111,7 +103,7 @@ def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[_Targets]:
     none = (-1, 0, 0)
     copies = range(max((len(each) for each in goals), default=0))
     chosen = ([each[copy] if copy < len(each) else none for each in goals] for copy in copies)
-    return [_Targets(*np.array(each, np.int64).T) for each in chosen]
+    return [np.array(each, np.int64).T for each in chosen]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +119,7 @@ class _PartLoader:
     local: LocalRows
     alone: Placement
     bands: tuple[tuple[tuple[int, int], int, int], ...]
-    targets: list[_Targets]
+    targets: list[Ints]
 
     def load(self, part: Part) -> None:
         """Load the rows of a part. Raises DamagedError, StoreError."""
@@ -145,12 +137,12 @@ class _PartLoader:
             for targets in self.targets:
                 self._put(targets, tables, rows, values, state[first:last])
 
-    def _put(self, targets: _Targets, tables: Ints, rows: Ints, values: Floats, state: Floats) -> None:
+    def _put(self, targets: Ints, tables: Ints, rows: Ints, values: Floats, state: Floats) -> None:
         """Store rows [k, D] with their state [k, W] in the target tables, if they are on this shard."""
         local = self.local
-        goals = targets.tables[tables]
-        moved = rows + targets.shifts[tables]
-        selected = np.flatnonzero((goals >= 0) & (moved < targets.ends[tables]))
+        goals, shifts, ends = targets[:, tables]
+        moved = rows + shifts
+        selected = np.flatnonzero((goals >= 0) & (moved < ends))
         numbers = local.placement.offsets[goals[selected]] + moved[selected]
         shards, slots = local.placement.locate(numbers)
         here = np.flatnonzero(shards == local.index)

@@ -129,14 +129,20 @@ class Restorer:
         if found is None:
             return None
         account, rebuilt = found
+        generation = roster.counters.generation
+        # The newest save before this incarnation, and its writer.
+        key = "" if account.save is None else account.save.key
+        own = key.startswith(shard_folder(self.job.job_uid, generation, roster.index))
+        parent = parse_save(key) if own else None
         # The first save of this incarnation is complete, and is committed with this record.
         record = RestoreRecord(
             CONTRACT_VERSION,
             self.job.job_uid,
-            roster.counters.generation,
+            generation,
             roster.index,
             roster.incarnation,
-            *_parent(account, roster, self.job),
+            None if parent is None else parent.writer,
+            None if parent is None else ManifestRef(key, ""),
             step=account.step,
             samples=account.samples,
         )
@@ -211,12 +217,3 @@ class Restorer:
             chain=restored.chain,
             restore_record=record,
         )
-
-
-def _parent(account: FlushAccount, roster: ShardRoster, job: JobSpec) -> tuple[int | None, ManifestRef | None]:
-    """Return the newest save before a rebuilt incarnation, and its writer."""
-    key = "" if account.save is None else account.save.key
-    name = parse_save(key)
-    if name is None or not key.startswith(shard_folder(job.job_uid, roster.counters.generation, roster.index)):
-        return None, None
-    return name.writer, ManifestRef(key, "")

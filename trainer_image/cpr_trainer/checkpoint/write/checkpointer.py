@@ -191,7 +191,7 @@ class ShardCheckpointer:
         epoch = arena.epochs.now
         capture = arena.capture_changes(base[-1].epoch if base else 0)
         capture.expedited = stops
-        self._submit(draft, capture, epoch, None if self._chooser is None else self._chooser.tracker.everything())
+        self._submit(draft, capture, epoch, None if self._chooser is None else Claim(None))
         self._metrics.mark_seconds.set(monotonic() - started_s)
 
     def tick(self, now_s: float, interval_s: float, position: Position | None) -> None:

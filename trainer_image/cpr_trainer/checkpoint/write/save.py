@@ -22,12 +22,10 @@ class Position(Protocol):
     @property
     def generation(self) -> int:
         """The generation."""
-        ...
 
     @property
     def applied(self) -> tuple[int, ...]:
         """The last step applied of each rank."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import call
 from queue import SimpleQueue
 from time import monotonic
 from typing import Protocol, TypeVar
@@ -52,7 +53,6 @@ class Retry(Protocol):
 
     def __call__(self, attempt: Callable[[], Result], /) -> Result:
         """Return the result of `attempt`. Raises the error that ends the save."""
-        ...
 
 
 class Writer:
@@ -85,12 +85,12 @@ class Writer:
             self._free.put(RowBuffer(max(sizes), max(values)))
 
     def write(
-        self, draft: ShardManifest, capture: Capture, retry: Retry, tracker: Tracker | None = None
+        self, draft: ShardManifest, capture: Capture, retry: Retry = call, tracker: Tracker | None = None
     ) -> ShardManifest:
         """Write the rows of `capture` in `draft.bits`, and return the manifest that will commit them.
 
-        The rows are reported to the `tracker`, too. Raises the errors of `capture` and `retry`, and DivergedError for
-        values that cannot be quantised.
+        Each request is sent once, unless `retry` repeats it. The rows are reported to the `tracker`, too. Raises the
+        errors of `capture` and `retry`, and DivergedError for values that cannot be quantised.
         """
         folder, limit = place_of(draft).folder, self._bytes_per_s
         self._uncommitted = []
@@ -105,7 +105,7 @@ class Writer:
         )
         return replace(draft, rows=sum(part.rows for part in parts), parts=parts)
 
-    def commit(self, manifest: ShardManifest, retry: Retry, record: RestoreRecord | None = None) -> SavedShard:
+    def commit(self, manifest: ShardManifest, retry: Retry = call, record: RestoreRecord | None = None) -> SavedShard:
         """Commit the written parts, unless a base is gone.
 
         The restore record of the incarnation is written first, if it is missing or damaged: restores follow these

@@ -64,23 +64,12 @@ def large_tables(rows_per_table: Sequence[int]) -> tuple[bool, ...]:
 
 def population_of(placement: Placement, shard: int) -> Population:
     """Return the population of a shard."""
-    found = [
-        _slots_of(placement, shard, slice(first, min(first + _CHUNK, rows)), offset)
-        for rows, offset, large in zip(
-            placement.rows_per_table, placement.offsets, large_tables(placement.rows_per_table), strict=True
-        )
-        if not large
-        for first in range(0, rows, _CHUNK)
-    ]
-    small = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
-    return Population(placement.size(shard), small)
-
-
-def _slots_of(placement: Placement, shard: int, rows: slice, offset: np.int64) -> Ints:
-    """Return the slots of those rows of one table that lie on the shard."""
-    shards, slots = placement.locate(np.arange(rows.start, rows.stop) + offset)
-    mine: Ints = slots[shards == shard]
-    return mine
+    sizes, found = placement.rows_per_table, [np.empty(0, np.int64)]
+    for rows, offset, large in zip(sizes, placement.offsets, large_tables(sizes), strict=True):
+        for first in range(0, 0 if large else rows, _CHUNK):
+            shards, slots = placement.locate(np.arange(first, min(first + _CHUNK, rows)) + offset)
+            found.append(slots[shards == shard])
+    return Population(placement.size(shard), np.sort(np.concatenate(found)))
 
 
 #: A float32 >= 0 without these lowest bits: exponent and 8 bits of the fraction, in the order of the floats.
@@ -130,7 +119,7 @@ def _buckets(population: Population, scores: Floats, chunk: slice) -> NDArray[np
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """The rows of one save. slots: int64 [k], ascending; None for all rows.
+    """The rows of one save. slots: int64 [k], ascending; None for all rows, as of an anchor.
 
     added_updates: row updates in this save and in no committed one, set by the mark; None if the strategy does not
     count them. token: private to the tracker.
@@ -164,10 +153,6 @@ class Tracker(ABC):
     @abstractmethod
     def choose(self, count: int) -> Claim:
         """Claim all rows of small tables and the `count` most important others, fewer if fewer changed."""
-
-    def everything(self) -> Claim:
-        """Claim all rows: an anchor's claim."""
-        return Claim(None)
 
     def mark(self, claim: Claim) -> None:
         """Note that the content of the claimed rows is fixed now: no save has later pushes."""

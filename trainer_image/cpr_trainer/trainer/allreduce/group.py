@@ -158,9 +158,9 @@ def missing_steps(done: int, pushed: int | None, applied: tuple[int, ...], windo
     """Return the steps that a member computes again, so that every shard gets its pushes up to `done`.
 
     A survivor pushes the steps after `pushed`, the last step it pushed; the exchange sends unacknowledged pushes again.
-    A new member (`pushed` is None) goes by what the shards applied of its rank. Its predecessor had at most `window`
-    pushes unacknowledged and one in hand. Steps missing before those were acknowledged once and were lost with their
-    shard, which charges them.
+    A new member (`pushed` is None) uses the steps that the shards applied of its rank. Its predecessor had at most
+    `window` pushes unacknowledged and one in hand. Steps missing before those were acknowledged once and were lost with
+    their shard, which charges them.
     """
     if pushed is not None:
         return range(pushed + 1, done + 1)

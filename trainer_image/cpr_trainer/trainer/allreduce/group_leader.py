@@ -162,7 +162,16 @@ class GroupLeader(ConnectedGroup):
         if received is None:
             return None
         if received.frame and received.frame.kind is Kind.HELLO:
-            self._receive_hello(received.channel, received.frame)
+            hello = self.admit(received.channel, received.frame)
+            if hello is None:
+                return None
+            if former := self._arrived.get(hello.rank):
+                # Either of the two may be the newer one: each is authenticated at its own pace. A member that still
+                # uses the former connection sees it close, and connects again.
+                self._listener.drop(former[1])
+            self._arrived[hello.rank] = (hello, received.channel)
+            if hello.rank in self._members:
+                raise GroupBroken(f"trainer {hello.rank} came back")
             return None
         for rank, channel in self._members.items():
             if channel is received.channel:
@@ -173,18 +182,6 @@ class GroupLeader(ConnectedGroup):
                 return received
         self._arrived = {rank: entry for rank, entry in self._arrived.items() if not entry[1].closed}
         return None
-
-    def _receive_hello(self, channel: Channel, frame: Frame) -> None:
-        hello = self.admit(channel, frame)
-        if hello is None:
-            return
-        if former := self._arrived.get(hello.rank):
-            # Either of the two may be the newer one: each is authenticated at its own pace. A member that still uses
-            # the former connection sees it close, and connects again.
-            self._listener.drop(former[1])
-        self._arrived[hello.rank] = (hello, channel)
-        if hello.rank in self._members:
-            raise GroupBroken(f"trainer {hello.rank} came back")
 
     @property
     def _key(self) -> tuple[int, int]:

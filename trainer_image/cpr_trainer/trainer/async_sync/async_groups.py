@@ -21,12 +21,40 @@ from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind
 from cpr_trainer.trainer.async_sync.averaging import combiner_of
 from cpr_trainer.trainer.async_sync.averaging_client import AveragingClient
 from cpr_trainer.trainer.async_sync.averaging_server import AveragingServer
-from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, ScoreDelta
+from cpr_trainer.trainer.async_sync.averaging_state import ScoreDelta
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, PollInterrupts
 from cpr_trainer.trainer.state import DenseState
 
 
-class AsyncLeader(Group):
+class AsyncGroup(Group):
+    """The common part of both groups. Raises ValueError for a job in lockstep, which averages no copies."""
+
+    def __init__(self, state: DenseState) -> None:
+        super().__init__()
+        if state.averaging is None:
+            raise ValueError("trainers in lockstep average no copies")
+        self._state = state
+        self._averaging = state.averaging
+
+    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
+        """See `Group`: this trainer's gradients count for all; scores go to the leader, which adds them."""
+        poll_interrupts()
+        gradients, *scores = tensors
+        gradients.mul_(self._averaging.trainers)
+        self._averaging.after_step()
+        if scores:
+            self._share_scores(*scores)
+
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
+        """See `Group`."""
+        self.check(poll_interrupts)
+        sleep(POLL_INTERVAL_S)
+
+    def _share_scores(self, counters: Tensor, losses: Tensor) -> None:
+        raise NotImplementedError
+
+
+class AsyncLeader(AsyncGroup):
     """The group of the trainer that leads: it averages for all, and has every rank's steps."""
 
     def __init__(
@@ -37,11 +65,9 @@ class AsyncLeader(Group):
         kind: DenseSync,
         state: DenseState,
     ) -> None:
-        super().__init__()
+        super().__init__(state)
         self._listener = listener
         self._kind = kind
-        self._state = state
-        self._averaging = averaging_of(state)
         self._averaging.arrived.extend(self._averaging.outgoing)  # Scores for a former leader.
         self._averaging.outgoing.clear()
         self._others = tuple(peer.index for peer in roster.trainers if peer.index != roster.index)
@@ -63,26 +89,6 @@ class AsyncLeader(Group):
         self.check(poll_interrupts)
         return Go(self._step, cut_step)
 
-    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`: this trainer's gradients count for all; scores received from the others are added."""
-        poll_interrupts()
-        gradients, *scores = tensors
-        gradients.mul_(self._averaging.trainers)
-        self._averaging.after_step()
-        if scores:
-            self._add_arrived(*scores)
-
-    def listen(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        self.check(poll_interrupts)
-        sleep(POLL_INTERVAL_S)
-
-    def check(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        poll_interrupts()
-        if self._server is not None:
-            self._server.check()
-
     def conclude(self) -> bool:
         """See `Group`: the state is then the mean of all trainers' copies at the barrier."""
         is_new = self._concluded != self._averaging.barrier_step
@@ -91,7 +97,7 @@ class AsyncLeader(Group):
             self._concluded = self._averaging.barrier_step
             self._averaging.conclude(last)
             counters, losses = self._state.scores.to_merge()
-            self._add_arrived(counters, losses)
+            self._share_scores(counters, losses)
             self._state.scores.merge(counters, losses)
         return self._concluded == self._averaging.barrier_step == self._averaging.halted_step
 
@@ -123,7 +129,7 @@ class AsyncLeader(Group):
         form = Form(steps[rank], survivors=True)
         channel.send(Frame(Kind.FORM, self._listener.rank, steps[rank], payload=to_json(form).encode()))
 
-    def _add_arrived(self, counters: Tensor, losses: Tensor) -> None:
+    def _share_scores(self, counters: Tensor, losses: Tensor) -> None:
         arrived = self._averaging.arrived
         while arrived:
             delta = arrived.popleft()
@@ -133,7 +139,7 @@ class AsyncLeader(Group):
             self._server.share(self._state.scores.merged() + counters)
 
 
-class AsyncFollower(Group):
+class AsyncFollower(AsyncGroup):
     """The group of a trainer that another one leads."""
 
     def __init__(
@@ -144,9 +150,7 @@ class AsyncFollower(Group):
         state: DenseState,
         delays_s: Callable[[], Iterator[float]],
     ) -> None:
-        super().__init__()
-        self._state = state
-        self._averaging = averaging_of(state)
+        super().__init__(state)
         self._member = GroupFollower(listener, liveness, roster, delays_s(), sums=False)
         counters = roster.counters
 
@@ -177,29 +181,6 @@ class AsyncFollower(Group):
         self.check(poll_interrupts)
         return Go(self._step, 0)
 
-    def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`: this trainer's gradients count for all; its scores go to the leader."""
-        poll_interrupts()
-        gradients, *scores = tensors
-        gradients.mul_(self._averaging.trainers)
-        self._averaging.after_step()
-        if scores:
-            counters, losses = scores
-            self._averaging.outgoing.append(ScoreDelta(self._step, counters.clone(), losses.clone()))
-            counters.zero_()
-            if (merged := self._averaging.take_merged()) is not None:
-                self._state.scores.load(merged)
-
-    def listen(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        self.check(poll_interrupts)
-        sleep(POLL_INTERVAL_S)
-
-    def check(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
-        poll_interrupts()
-        self._client.check()
-
     def conclude(self) -> bool:
         """See `Group`: only the leader concludes."""
         return False
@@ -217,9 +198,13 @@ class AsyncFollower(Group):
         self._member.leave()
         self._client.stop()
 
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        """See `Group`: raises what has ended the averaging thread."""
+        poll_interrupts()
+        self._client.check()
 
-def averaging_of(state: DenseState) -> AveragingState:
-    """Return the averaging state of a job without lockstep."""
-    if state.averaging is None:
-        raise ValueError("trainers in lockstep average no copies")
-    return state.averaging
+    def _share_scores(self, counters: Tensor, losses: Tensor) -> None:
+        self._averaging.outgoing.append(ScoreDelta(self._step, counters.clone(), losses.clone()))
+        counters.zero_()
+        if (merged := self._averaging.take_merged()) is not None:
+            self._state.scores.load(merged)

@@ -13,13 +13,13 @@ from cpr_contract.roster import Peer
 from cpr_trainer.trainer.allreduce.group import Hello
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Inbox, Kind
-from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, pack_scores, unpack_target
+from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, AveragingThread, pack_scores, unpack_target
 from cpr_trainer.trainer.control import Finished, Superseded
 
 _POLL_S = 0.01
 
 
-class AveragingClient:
+class AveragingClient(AveragingThread):
     """A follower's end. `hello` and `pack` return its hello and its state; `delays_s` the pauses between attempts."""
 
     def __init__(  # noqa: PLR0913, PLR0917 -- the connection, and the state behind it
@@ -32,6 +32,8 @@ class AveragingClient:
         pack: Callable[[], bytes],
         delays_s: Callable[[], Iterator[float]],
     ) -> None:
+        super().__init__()
+        self._thread = threading.Thread(target=self._run, name="averaging-client", daemon=True)
         self._listener = listener
         self._liveness = liveness
         self._leader = leader
@@ -45,9 +47,6 @@ class AveragingClient:
         self._awaits_target = False
         self._sent_scores_step = -1
         self._sent_halted_step = -1
-        self._ending: BaseException | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="averaging-client", daemon=True)
 
     def follow(self, leader: Peer) -> None:
         """Connect to the leader at this address from the next attempt on."""
@@ -62,18 +61,6 @@ class AveragingClient:
         self._ended.set()
         if (channel := self._channel) is not None:
             self._listener.drop(channel)
-
-    def check(self) -> None:
-        """Raise the leader's last message (Finished, Superseded), or the error that has ended the thread."""
-        if self._ending is not None:
-            raise self._ending
-
-    def _run(self) -> None:
-        try:
-            while not self._ended.is_set():
-                self._run_once()
-        except BaseException as error:  # noqa: BLE001 -- the main thread raises it
-            self._ending = error
 
     def _run_once(self) -> None:
         channel = self._channel

@@ -15,7 +15,7 @@ from torch import Tensor
 from cpr_trainer.trainer.allreduce.group import NO_STATE, Hello
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Inbox, Kind, Received
 from cpr_trainer.trainer.async_sync.averaging import Combiner, mean
-from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, pack_target, unpack_scores
+from cpr_trainer.trainer.async_sync.averaging_state import AveragingState, AveragingThread, pack_target, unpack_scores
 
 _POLL_S = 0.01
 #: Time that a round waits for further copies after the first one.
@@ -25,7 +25,7 @@ ROUND_TIMEOUT_S = 1.0
 Admit = Callable[[Channel, Frame], Hello | None]
 
 
-class AveragingServer:
+class AveragingServer(AveragingThread):
     """Averages for all trainers of a group. `send_state` sends a new trainer the state to continue from."""
 
     def __init__(
@@ -36,6 +36,8 @@ class AveragingServer:
         combiner: Combiner,
         send_state: Callable[[int, Channel], None],
     ) -> None:
+        super().__init__()
+        self._thread = threading.Thread(target=self._run, name="averaging-server", daemon=True)
         self._inbox = inbox
         self._admit = admit
         self._averaging = averaging
@@ -48,9 +50,6 @@ class AveragingServer:
         self._announced_barrier = -1
         self._barrier_copies: dict[int, Tensor] = {}
         self._merged: bytes | None = None
-        self._failure: BaseException | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="averaging-server", daemon=True)
 
     def start(self, members: Iterable[tuple[int, Channel]]) -> None:
         """Start the thread, with the members that are connected already."""
@@ -71,11 +70,6 @@ class AveragingServer:
         for channel in self.stop():
             drop(channel)
 
-    def check(self) -> None:
-        """Raise the error that has ended the thread, if there is one."""
-        if self._failure is not None:
-            raise self._failure
-
     def present(self) -> frozenset[int]:
         """Return the ranks that are connected."""
         return frozenset(rank for rank, channel in tuple(self._channels.items()) if not channel.closed)
@@ -92,13 +86,6 @@ class AveragingServer:
             return None
         _, own = averaging.take_copy()
         return mean((own, *copies))
-
-    def _run(self) -> None:
-        try:
-            while not self._ended.is_set():
-                self._run_once()
-        except BaseException as error:  # noqa: BLE001 -- the main thread raises it
-            self._failure = error
 
     def _run_once(self) -> None:
         received = self._inbox.take(_POLL_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass
 
@@ -127,6 +128,29 @@ class AveragingState:
         """Take in every rank's steps from the leader; the larger one of each rank counts."""
         assert len(steps) == self.trainers, f"{len(steps)} steps of {self.trainers} trainers"
         self.steps[:] = map(max, self.steps, steps)
+
+
+class AveragingThread:
+    """Runs `_run_once` again and again on a thread. `check` raises on the main thread what has ended it."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise the error that has ended the thread, or the leader's last message (Finished, Superseded)."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._run_once()
+        except BaseException as error:  # noqa: BLE001 -- the main thread raises it
+            self._failure = error
+
+    def _run_once(self) -> None:
+        raise NotImplementedError
 
 
 def pack_target(steps: tuple[int, ...], target: Tensor) -> bytes:
