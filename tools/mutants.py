@@ -40,7 +40,7 @@ AREAS = {
     "recovery": ("/recovery/|reconcile/recover", "simulation|killed_members|losses|restarts"),
     "ledger": ("cpr_operator/ledger|recovery/account|reconcile/members", "simulation|killed_members|losses"),
     "replay": (
-        "exchange/(outbox|ring|segments)|shard/(catch_up|losses|pushes)|cpr_trainer/trainer/resume|reconcile/recovery_decision",
+        "exchange/(outbox|ring|pools)|shard/state|cpr_trainer/trainer/resume|reconcile/recovery_decision",
         "simulation|killed_members|several|losses|restarts",
     ),
     "parity": ("/parity/|shard/redundancy", "simulation|killed_members"),
@@ -55,13 +55,13 @@ AREAS = {
 #: The functions that enforce each of the project's invariants, each as the end of a module's name and its own.
 INVARIANTS = {
     1: "recover:_replace_lost recover:_replace_terminating effects:deletes effects:creates",
-    2: "ledger:fits ledger:union ledger:clip decide:_fit decide:_affordable_age decide:extent",
+    2: "ledger:fits ledger:union ledger:clip decide:_fit decide:extent",
     3: "documents:read_document documents:read_part lineage:shard_lineage",
     4: "server:Server._join service:Service._handle service:Service._push",
     5: "effects:rosters effects:stamped writer:JobWriter.write_status writer:JobWriter._create_pods",
     6: "members:begins_incident members:_entered reports:_settle_shard",
     7: "service:Service._apply service:Service._is_next exchange:Exchange.push",
-    8: "completion:succeed completion:complete completion:_with_result completion:result_of",
+    8: "completion:succeed completion:complete completion:result_of",
     9: "observe:find_hung observe:_reporters observe:_by_enough observe:_hung observe:_unharmed",
     10: "rate_limiter:RateLimiter._has_capacity rate_limiter:RateLimiter._may_hold rate_limiter:RateLimiter._serve"
     " queue:ReconcileQueue._begin",
