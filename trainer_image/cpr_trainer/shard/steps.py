@@ -93,7 +93,7 @@ def merge(parts: Sequence[Contribution], bounds: Callable[[Ints], Sequence[int]]
     numbers = np.empty_like(slots)
     edges = bounds(slots)
     sums = tuple(
-        np.zeros((end - start, of_one.shape[1]), np.float32)
+        np.zeros((end - start, of_one.shape[1]), of_one.dtype)
         for (start, end), of_one in zip(pairwise(edges), parts[0].gradients, strict=True)
     )
     for part in parts:

@@ -1,0 +1,267 @@
+"""Merged steps: which step is due, the sum of contributions, and the service against clients without sockets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from cpr_contract.manifests import RowUpdates
+from cpr_contract.model import RowOptimizer, SparseOptimizerSpec, state_width
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.optimizers import changes_of
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.exchange.frames import Operation
+from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier, order_of
+from cpr_trainer.shard.status import Metrics
+from cpr_trainer.shard.steps import Commitment, Contribution, DueStep, StepService, due_step, merge
+from support.shard_fakes import DIM, ROWS, FakeClient
+from support.shard_job import small_job
+
+DONE = Commitment(step=4, first=3, row_updates=0)
+CASES = {
+    "all ranks have committed": ({0: 4, 1: 4}, (DONE, DONE), 0, DueStep(4, (0, 1))),
+    "a rank has not committed": ({0: 4, 1: 4}, (DONE, replace(DONE, step=3)), 0, None),
+    "a rank is unknown": ({0: 4, 1: 4}, (DONE, None), 0, None),
+    "the leader commits for a lost rank": ({0: 4, 1: 4}, (DONE, None), 4, DueStep(4, (0, 1))),
+    "a contribution is on its way": ({0: 4}, (DONE, DONE), 0, None),
+    "a contribution of a later step": ({0: 4, 1: 5}, (DONE, DONE), 0, None),
+    "a rank has lost its contribution": ({0: 4}, (DONE, replace(DONE, first=5)), 0, DueStep(4, (0,))),
+    "a held contribution counts, although its rank has lost it": (
+        {0: 4, 1: 4},
+        (DONE, replace(DONE, first=5)),
+        0,
+        DueStep(4, (0, 1)),
+    ),
+    "the leader cannot commit what is missing": ({0: 4}, (DONE, None), 4, None),
+    "all ranks have lost several steps": (
+        {},
+        (Commitment(9, 8, 0), Commitment(9, 10, 0)),
+        0,
+        DueStep(7, ()),
+    ),
+    "all ranks have lost all steps up to their commitments": (
+        {},
+        (Commitment(6, 8, 0), Commitment(9, 10, 0)),
+        0,
+        DueStep(6, ()),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_step_is_due_when_all_ranks_have_sent_what_they_can(case: str) -> None:
+    held, commitments, for_all, expected = CASES[case]
+    assert due_step(3, held, commitments, for_all) == expected
+
+
+_SLOTS = st.lists(st.sets(st.integers(0, 20), min_size=0, max_size=8), min_size=1, max_size=4)
+
+
+def contribution(slots: set[int], seed: int, ends: tuple[int, ...]) -> Contribution:
+    """A contribution to segments that end at these slots, with gradients of three and more values a row."""
+    found: Ints = np.array(sorted(slots), np.int64)
+    rng, edges = np.random.default_rng(seed), np.searchsorted(found, (0, *ends))
+    gradients = tuple(
+        rng.standard_normal((stop - start, 3 + place), np.float32)
+        for place, (start, stop) in enumerate(pairwise(edges.tolist()))
+    )
+    return Contribution(found, found + 100, gradients)
+
+
+@given(_SLOTS, st.sampled_from([(21,), (8, 21)]))
+def test_rows_are_summed_in_the_order_of_ranks(slots: list[set[int]], ends: tuple[int, ...]) -> None:
+    parts = [contribution(each, seed, ends) for seed, each in enumerate(slots)]
+    merged = merge(parts, lambda found: np.searchsorted(found, (0, *ends)).tolist())
+    assert merged.slots.tolist() == sorted(set().union(*slots))
+    assert np.array_equal(merged.numbers, merged.slots + 100)
+    for place, (first, end) in enumerate(zip((0, *ends), ends, strict=False)):
+        rows = [slot for slot in merged.slots if first <= slot < end]
+        for row, slot in enumerate(rows):
+            total = np.zeros(3 + place, np.float32)
+            for part in parts:
+                at = [each for each in part.slots if first <= each < end]
+                if slot in at:
+                    total += part.gradients[place][at.index(slot)]
+            assert np.array_equal(merged.gradients[place][row], total)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam"])
+@pytest.mark.parametrize("trainers", [1, 2, 3, 4])
+def test_merged_steps_of_slices_equal_plain_torch_on_the_global_batch(kind: RowOptimizer, trainers: int) -> None:
+    """Float64: 200 steps of a bag and a linear layer, the slices of ranks merged, against one `EmbeddingBag`."""
+    rows, dim, batch, rate = 40, 5, 12, 0.05
+    rng = np.random.default_rng(7)
+    spec, first = SparseOptimizerSpec(kind, rate), rng.standard_normal((rows, dim))
+    arena_rows, arena_state = first.copy(), np.zeros((rows, state_width(kind, dim)))
+    bag = nn.EmbeddingBag.from_pretrained(
+        torch.from_numpy(first.copy()), freeze=False, mode="sum", sparse=kind == "Adam"
+    )
+    head = torch.from_numpy(rng.standard_normal(dim))
+    optimizers = {
+        "SGD": lambda: torch.optim.SGD(bag.parameters(), lr=rate),
+        "Adagrad": lambda: torch.optim.Adagrad(bag.parameters(), lr=rate, eps=spec.epsilon),
+        "Adam": lambda: torch.optim.SparseAdam(bag.parameters(), lr=rate, betas=(0.9, spec.beta2), eps=spec.epsilon),
+    }
+    optimizer, sums = optimizers.get(kind, optimizers["SGD"])(), torch.zeros(rows, dtype=torch.float64)
+    for step in range(1, 201):
+        ids, labels = rng.integers(0, rows, (batch, 3)), torch.from_numpy(rng.integers(0, 2, batch) * 1.0)
+
+        def loss_of(vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            logits = vectors @ head
+            return nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / batch
+
+        bag.zero_grad()
+        loss_of(bag(torch.from_numpy(ids)), labels).backward()
+        if kind == "RowWiseAdagrad":
+            gradient = cast(torch.Tensor, bag.weight.grad)
+            sums += gradient.square().mean(1)
+            with torch.no_grad():
+                bag.weight -= rate * gradient / (sums.sqrt() + spec.epsilon)[:, None]
+        else:
+            optimizer.step()
+
+        parts = []
+        for mine in np.array_split(np.arange(batch), trainers):
+            unique, inverse = np.unique(ids[mine], return_inverse=True)
+            vectors = torch.from_numpy(arena_rows[unique]).requires_grad_()
+            loss_of(vectors[torch.from_numpy(inverse.reshape(-1, 3))].sum(1), labels[torch.from_numpy(mine)]).backward()
+            gradients = cast(torch.Tensor, vectors.grad).numpy()
+            parts.append(Contribution(unique, unique, (cast(Floats, gradients),)))
+        merged = merge(parts, lambda slots: (0, len(slots)))
+        state = arena_state[merged.slots]
+        arena_rows[merged.slots] += changes_of(spec, cast(Floats, state), merged.gradients[0], step)
+        arena_state[merged.slots] = state
+    assert np.abs(arena_rows - bag.weight.detach().numpy()).max() <= 1e-10
+
+
+def serving(trainers: int = 2, applied: int = 0) -> tuple[StepService, list[FakeClient]]:
+    job = replace(small_job(Path("unused"), trainers=trainers, dim=DIM), sparse_updates="PerStep")
+    job = replace(job, model=replace(job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.1)))
+    service = StepService(job, Placement.of(job.model, 1), 0, Arena.empty(job, ROWS), Metrics())
+    clients = [FakeClient(service, rank) for rank in range(trainers)]
+    for client in clients:
+        service.joined(client)
+    progress = Progress(1, (applied,) * trainers, Losses.restored((), trainers), RowUpdates((0,) * trainers))
+    progress.cuts, progress.replay_barrier = Cuts(), ReplayBarrier.closed(trainers)
+    service.start(progress)
+    return service, clients
+
+
+def commit(client: FakeClient, step: int, first: int = 1, rows: int | None = None, **fields: int) -> list[str]:
+    return client.send_frame(Operation.COMMIT, step, order=first, row_updates=step if rows is None else rows, **fields)
+
+
+def value(service: StepService, row: int = 0) -> float:
+    """Return the sum of the gradients that a row has taken, at a learning rate of 0.1."""
+    slot = Placement([50, 30], 1).slots_on(0, np.array([row]))
+    return round(-float(service.arena.rows[slot][0, 0]) / 0.1)
+
+
+def test_step_is_applied_once_all_ranks_have_committed_it() -> None:
+    service, (one, two) = serving()
+    assert commit(one, 0) == commit(two, 0) == []
+    assert one.pushes(1) == ["RECEIVED"]
+    assert two.pushes(1) == ["RECEIVED"]
+    assert commit(one, 1) == []
+    assert value(service) == 0
+    assert commit(two, 1) == ["ACK"]
+    assert value(service) == 2
+    assert one.sent[-1][0].operation is Operation.ACK
+    assert service.progress is not None
+    assert service.progress.row_updates == RowUpdates((1, 1))
+    assert two.pushes(1) == ["ACK"], "a repeated push of an applied step is only acknowledged"
+    assert value(service) == 2
+
+
+def test_lookup_waits_for_the_step_before_it() -> None:
+    service, (one, two) = serving()
+    for client in (one, two):
+        commit(client, 0)
+        client.pushes(1)
+    commit(one, 1)
+    ask = {"payload": np.array([0], np.int32).tobytes(), "count": 1, "ticket": 7}
+    assert one.send_frame(Operation.LOOKUP, 1, **ask) == ["VECTORS"]  # type: ignore[arg-type]
+    assert one.send_frame(Operation.LOOKUP, 2, **ask) == []  # type: ignore[arg-type]
+    commit(two, 1)
+    assert one.answers_since()[-2:] == ["ACK", "VECTORS"]
+    assert service.progress is not None
+    assert service.progress.applied == (1, 1)
+
+
+def test_contribution_of_a_lost_rank_counts_and_its_successor_only_commits() -> None:
+    service, (one, two) = serving()
+    for client in (one, two):
+        commit(client, 0)
+        client.pushes(1)
+    service.left(two)
+    commit(one, 1)
+    successor = FakeClient(service, 1)
+    service.joined(successor)
+    assert value(service) == 0
+    commit(successor, 1, first=2)
+    assert value(service) == 2
+    assert service.progress is not None
+    assert service.progress.losses.lost == ()
+
+
+def test_contribution_that_is_computed_again_replaces_the_former_one() -> None:
+    service, (one, two) = serving()
+    for client in (one, two):
+        commit(client, 0)
+        client.pushes(1)
+    assert one.pushes(1, row=2) == ["RECEIVED"]
+    commit(one, 1)
+    commit(two, 1)
+    assert (value(service, 0), value(service, 2)) == (1, 1)
+
+
+def test_missing_contribution_is_left_out_and_charged_to_its_rank() -> None:
+    service, (one, two) = serving(applied=2)
+    commit(one, 4, first=3)
+    one.pushes(3)
+    one.pushes(4)
+    assert value(service) == 0
+    assert commit(two, 4, first=5, rows=6)[-1] == "ACK"
+    assert value(service) == 2
+    progress = service.progress
+    assert progress is not None
+    assert progress.applied == (4, 4)
+    assert progress.resumed
+    order = order_of(1000, 10)
+    slices = [order.slice_of(step, 1, 2) for step in (3, 4)]
+    assert progress.losses.lost == tuple((each.start, each.stop) for each in slices)
+    assert progress.row_updates.lost == 6 + 2, "rank 1 misses six rows, and rank 0 had pushed two before"
+
+
+def test_cut_is_taken_between_two_steps() -> None:
+    service, clients = serving()
+    cut: list[int] = []
+    service.on_cut = lambda: cut.append(value(service))
+    for step in range(1, 4):
+        for client in clients:
+            commit(client, step - 1, cut_step=2)
+            client.pushes(step, cut_step=2)
+    for client in clients:
+        commit(client, 3, cut_step=2)
+    assert cut == [4]
+    assert value(service) == 6
+
+
+def test_rows_out_of_their_order_are_refused() -> None:
+    service, (one, _) = serving()
+    commit(one, 0)
+    slots = service._placement.slots_on(0, np.array([0, 1]))
+    numbers = np.array([0, 1] if slots[0] > slots[1] else [1, 0], np.int32)
+    payload = numbers.tobytes() + np.ones((2, DIM), np.float32).tobytes()
+    one.send_frame(Operation.PUSH, 1, payload, count=2)
+    assert one.refusals == ["rows are not in the order of their places"]
