@@ -36,13 +36,17 @@ class Failpoints:
         "drain",
         "kill_trainer_process",
     )
-    DESTRUCTIVE = ("kill_trainer", "damage", "roll_back")
+    DESTRUCTIVE = ("kill_trainer", "kill_in_push", "damage", "roll_back")
+    #: Beside these a lost trainer takes no copy along if shards merge steps.
+    WITHOUT_SHARDS = frozenset({"kill_trainer", "kill_in_push", "kill_trainer_process", "reset", "clog"})
 
     def __init__(self, cluster: Cluster, *, recoverable: bool) -> None:
         self._cluster, self._network, self._scheduler = cluster, cluster.network, cluster.scheduler
         self._rng = random.Random(cluster.rng.getrandbits(64))
         self._kinds = cluster.workload.faults or self.RECOVERABLE + (() if recoverable else self.DESTRUCTIVE)
         self.recoverable = not set(self._kinds) & set(self.DESTRUCTIVE)
+        if cluster.workload.job.per_step and self.WITHOUT_SHARDS.issuperset(self._kinds):
+            self.recoverable = True
         # Each seed has its favourites, so that the same fault occurs several times.
         self._weights = [self._rng.choice((0, 1, 1, 4)) for _ in self._kinds]
         if cluster.workload.faults or not any(self._weights):
@@ -218,6 +222,15 @@ class Failpoints:
         if living:
             self._note("a trainer's pod was killed")
             self._rng.choice(living).kill()
+
+    def kill_in_push(self) -> None:
+        """Clog the path from a trainer to a shard, and then kill the trainer: its push has come to other shards."""
+        living = [each for each in self._cluster.trainers if not each.dead]
+        if living and self._shards:
+            self._note("a trainer's pod was killed while its path to a shard was clogged")
+            trainer, pod = self._rng.choice(living), self._rng.choice(self._shards)
+            self._network.clog(trainer.host, pod.host, self._scheduler.now + 1.0)
+            self._scheduler.after(self._rng.uniform(0.05, 0.9), trainer.kill)
 
     def roll_back(self) -> None:
         self._note("the job was rolled back")

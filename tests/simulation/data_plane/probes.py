@@ -35,6 +35,7 @@ _FILES = (
     "embedding/buffer.py",
     "embedding/segments.py",
     "shard/service.py",
+    "shard/steps.py",
     "shard/resume.py",
     "shard/lifecycle.py",
     "write/checkpointer.py",

@@ -12,12 +12,14 @@ import pytest
 
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.parity_server import ParityStore
 from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.service import Admission, Service
 from cpr_trainer.shard.state import ReplayBarrier
+from cpr_trainer.shard.steps import DueStep, StepService
 from simulation.data_plane.run import run_to_completion
 from simulation.data_plane.workload import Workload, with_faults
 
@@ -118,11 +120,40 @@ def apply_repeated_pushes(patch: Patch) -> None:
     wrap(patch, service, "admit_push", admit)
 
 
+def merge_in_the_order_of_arrival(patch: Patch) -> None:
+    def due(before: Callable[..., DueStep | None], position: int, held: Any, *others: Any) -> DueStep | None:
+        found = before(position, held, *others)
+        return found and replace(found, ranks=tuple(rank for rank in held if rank in found.ranks))
+
+    wrap(patch, sys.modules[StepService.__module__], "due_step", due)
+
+
+def apply_at_the_first_commit(patch: Patch) -> None:
+    def due(before: Callable[..., DueStep | None], *arguments: Any) -> DueStep | None:
+        *given, _ = arguments
+        return before(*given, max((each.step for each in given[2] if each), default=0))
+
+    wrap(patch, sys.modules[StepService.__module__], "due_step", due)
+
+
+def sum_before_all_is_received(patch: Patch) -> None:
+    patch.setattr(Exchange, "wait_received", lambda *_: None)
+
+
+def read_before_the_step_before(patch: Patch) -> None:
+    patch.setattr(StepService, "_may_read", lambda *_: True)
+
+
 KILLS = ("kill_shard", "kill_again")
+TRAINERS = ("kill_trainer", "kill_in_push")
 BUGS = {
     "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, with_faults(*KILLS)),
-    "no barrier until all have caught up": Bug(wait_for_no_replay, 10, with_faults(*KILLS, trainers=3)),
-    "a half applied push stays half applied": Bug(leave_a_push_half_done, 10, with_faults("kill_between_lines")),
+    "no barrier until all have caught up": Bug(
+        wait_for_no_replay, 10, with_faults(*KILLS, trainers=3, sparse_updates="PerPush")
+    ),
+    "a half applied push stays half applied": Bug(
+        leave_a_push_half_done, 10, with_faults("kill_between_lines", trainers=1)
+    ),
     "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_faults("reset", shards=4, parity_shards=2)),
     "a late commit counts, although a successor has chosen": Bug(
         pass_over_claims, 20, with_faults("replace_live", "store_slow")
@@ -133,8 +164,22 @@ BUGS = {
     "updates that only parity holds are dropped": Bug(
         drop_updates_only_in_parity, 10, rarely_saved(with_faults("kill_two", shards=3, parity_shards=1))
     ),
+    "contributions are merged in the order of arrival": Bug(
+        merge_in_the_order_of_arrival, 10, with_faults("clog", trainers=3, sparse_updates="PerStep")
+    ),
+    "a step is applied at the first commit": Bug(
+        apply_at_the_first_commit, 20, with_faults(*TRAINERS, trainers=3, sparse_updates="PerStep")
+    ),
+    "a sum begins before all shards have the contributions": Bug(
+        sum_before_all_is_received, 20, with_faults(*TRAINERS, trainers=3, shards=3, sparse_updates="PerStep")
+    ),
+    "a lookup is answered before the step before": Bug(
+        read_before_the_step_before, 5, with_faults("clog", trainers=2, sparse_updates="PerStep")
+    ),
     "a repeated push is applied again": Bug(
-        apply_repeated_pushes, 20, with_faults("kill_trainer", "clog", "clog", trainers=2, shards=3)
+        apply_repeated_pushes,
+        20,
+        with_faults("kill_trainer", "clog", "clog", trainers=2, shards=3, sparse_updates="PerPush"),
     ),
 }
 

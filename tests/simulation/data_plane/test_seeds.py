@@ -54,6 +54,15 @@ def test_rare_state_is_reached_under_its_faults(state: str) -> None:
     assert any(run_to_completion(seed, RARE[state]).probes[state] for seed in range(20))
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("faults", [("kill_trainer",), ("kill_in_push", "kill_trainer_process", "reset", "clog")])
+def test_lost_trainers_lose_no_update_if_steps_are_merged(faults: tuple[str, ...]) -> None:
+    """A lost trainer's contributions are at the shards, or no row has changed: see `Failpoints.WITHOUT_SHARDS`."""
+    alter = with_faults(*faults, trainers=3, sparse_updates="PerStep")
+    replaced = [run_to_completion(seed, alter).probes["a trainer was replaced"] for seed in range(8)]
+    assert sum(replaced) > len(replaced)
+
+
 @pytest.mark.parametrize("mode", [run_under_faults, run_to_completion])
 def test_seed_gives_the_same_run_every_time(mode: Callable[[int], RunResult]) -> None:
     one, other = mode(3), mode(3)

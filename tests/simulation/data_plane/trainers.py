@@ -239,10 +239,10 @@ class Trainer:
         self._cut = self.cluster.group.agree(epoch, f"step {step}", self.rank, announced, self.poll_interrupts)
         if merges:
             self._await_received(step)
-        self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, 0.002))  # the sum over trainers
-        if merges:  # it ends on some, although it fails on others
+        if merges:  # the sum over trainers begins once all are there, and ends on some although it fails on others
             self.cluster.group.agree(epoch, f"sum of {step}", self.rank, 0, self.poll_interrupts)
-        elif self.cluster.group.epoch != epoch:
+        self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, self.workload.step_s if merges else 0.002))
+        if self.cluster.group.epoch != epoch:
             raise GroupBrokenError
         self.done = step
         if merges:

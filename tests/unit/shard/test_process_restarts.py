@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from cpr_contract.choices import SparseUpdates
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_contract.roster import Counters
@@ -26,6 +27,7 @@ from cpr_trainer.shard.lifecycle import Lifecycle
 from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.status import Metrics
+from cpr_trainer.shard.steps import StepService
 from support.killed_lines import killed_at
 from support.shard_fakes import ROWS, FakeClient, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
@@ -35,6 +37,7 @@ FILES = (
     "embedding/buffer.py",
     "embedding/segments.py",
     "shard/service.py",
+    "shard/steps.py",
     "shard/resume.py",
     "shard/state.py",
 )
@@ -45,8 +48,8 @@ NEW = Restored(None, 0, 0, (0,) * TRAINERS, (), RowUpdates((0,) * TRAINERS), 0.1
 class RestartedProcess:
     """The shared memory of a shard, and its successive processes."""
 
-    def __init__(self) -> None:
-        self.job: JobSpec = small_job(Path("unused"), trainers=TRAINERS)
+    def __init__(self, sparse_updates: SparseUpdates = "PerPush") -> None:
+        self.job: JobSpec = replace(small_job(Path("unused"), trainers=TRAINERS), sparse_updates=sparse_updates)
         size = SizeOf()
         ShardControlBlock(size, self.job)
         Arena.empty(self.job, ROWS, memory=size)
@@ -63,7 +66,8 @@ class RestartedProcess:
         self.control_block = ShardControlBlock(memory, self.job)
         local, metrics = LocalRows.of(self.job, Placement.of(self.job.model, 1), 0, memory), Metrics()
         self.arena = local.arena
-        self.service = Service(self.job, local.placement, 0, self.arena, metrics)
+        kind = StepService if self.job.per_step else Service
+        self.service = kind(self.job, local.placement, 0, self.arena, metrics)
         self.lifecycle = Lifecycle(self.job, self.roster, self.service, self.control_block)
         self.saver = FakeWriter()
         writer = cast(WriterThread, self.saver)
@@ -75,6 +79,12 @@ class RestartedProcess:
 
     def steps(self, *steps: int, cut: int = 0) -> None:
         """Let all ranks push these steps, each a row of its own and one that both have."""
+        for step in steps if self.job.per_step else ():
+            for client in self.clients if step > self.applied[0] else ():
+                client.send_frame(Operation.COMMIT, step - 1, order=1, row_updates=step - 1, cut_step=cut)
+                assert client.pushes(step, row=step % 3 + client.rank, cut_step=cut) == ["RECEIVED"]
+            for client in self.clients if step > self.applied[0] else ():
+                client.send_frame(Operation.COMMIT, step, order=1, row_updates=step, cut_step=cut)
         for step in steps:
             for rank, client in enumerate(self.clients):
                 if client.rank == rank and step > self.applied[rank]:
@@ -95,13 +105,15 @@ class RestartedProcess:
         return segment.rows.tobytes(), segment.state.tobytes(), self.arena.epochs.of.tobytes()
 
 
-def killed_then(work: Callable[[RestartedProcess], object], *before: int) -> int:
+def killed_then(
+    work: Callable[[RestartedProcess], object], *before: int, sparse_updates: SparseUpdates = "PerPush"
+) -> int:
     """Kill a process at each line of `work`, and repeat the work in the next process. Return the number of lines."""
-    calm = RestartedProcess()
+    calm = RestartedProcess(sparse_updates)
     calm.steps(*before)
     work(calm)
     for line in count(1):
-        process = RestartedProcess()
+        process = RestartedProcess(sparse_updates)
         process.steps(*before)
         died = killed_at(line, lambda each=process: work(each), *FILES)
         process.begin()
@@ -113,9 +125,11 @@ def killed_then(work: Callable[[RestartedProcess], object], *before: int) -> int
     raise AssertionError
 
 
+@pytest.mark.parametrize("sparse_updates", ["PerPush", "PerStep"])
 @pytest.mark.parametrize("before", [(), (1, 2)])
-def test_a_push_killed_at_any_line_is_applied_once(before: tuple[int, ...]) -> None:
-    assert killed_then(lambda process: process.steps(len(before) + 1), *before) > 100
+def test_a_push_killed_at_any_line_is_applied_once(before: tuple[int, ...], sparse_updates: SparseUpdates) -> None:
+    step = len(before) + 1
+    assert killed_then(lambda process: process.steps(step), *before, sparse_updates=sparse_updates) > 100
 
 
 def test_an_empty_push_killed_at_any_line_is_counted_once() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -157,7 +157,7 @@ def serving(trainers: int = 2, applied: int = 0) -> tuple[StepService, list[Fake
     return service, clients
 
 
-def commit(client: FakeClient, step: int, first: int = 1, rows: int | None = None, **fields: int) -> list[str]:
+def commit(client: FakeClient, step: int, first: int = 1, rows: int | None = None, **fields: Any) -> list[str]:
     return client.send_frame(Operation.COMMIT, step, order=first, row_updates=step if rows is None else rows, **fields)
 
 
@@ -189,9 +189,9 @@ def test_lookup_waits_for_the_step_before_it() -> None:
         commit(client, 0)
         client.pushes(1)
     commit(one, 1)
-    ask = {"payload": np.array([0], np.int32).tobytes(), "count": 1, "ticket": 7}
-    assert one.send_frame(Operation.LOOKUP, 1, **ask) == ["VECTORS"]  # type: ignore[arg-type]
-    assert one.send_frame(Operation.LOOKUP, 2, **ask) == []  # type: ignore[arg-type]
+    ask: dict[str, Any] = {"payload": np.array([0], np.int32).tobytes(), "count": 1, "ticket": 7}
+    assert one.send_frame(Operation.LOOKUP, 1, **ask) == ["VECTORS"]
+    assert one.send_frame(Operation.LOOKUP, 2, **ask) == []
     commit(two, 1)
     assert one.answers_since()[-2:] == ["ACK", "VECTORS"]
     assert service.progress is not None
@@ -245,7 +245,7 @@ def test_missing_contribution_is_left_out_and_charged_to_its_rank() -> None:
 
 def test_cut_is_taken_between_two_steps() -> None:
     service, clients = serving()
-    cut: list[int] = []
+    cut: list[float] = []
     service.on_cut = lambda: cut.append(value(service))
     for step in range(1, 4):
         for client in clients:
