@@ -168,7 +168,7 @@ class JobReader:
         """
         spec, members = observed.job.spec, len(observed.before.members)
         max_bytes = max_report_bytes(max(spec.shards.replicas + spec.trainers.replicas, members))
-        # What the status holds of a trainer's reports, sealed with the job's key unless another operator made that.
+        # The recorded part of a trainer's reports, sealed with the job's key unless another operator made the key.
         runtime, recorded = observed.before.runtime, to_json(recorded_in(observed.before))
         key = cache.prerequisites.issued(runtime.key_digest) if runtime else None
         sealed = {pod.uid: seal(key, pod.name, recorded) for pod in pods if key and pod.role == env.ROLE_TRAINER}

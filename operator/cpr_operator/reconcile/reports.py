@@ -241,7 +241,7 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
 
 
 def _with_save(shard: Shard, acknowledged: int) -> Shard:
-    """Return the shard with the save that the leader saw acknowledged; that may be its predecessor's if it restores."""
+    """Return the shard with the save that it acknowledged to the leader; in a restore it may be its predecessor's."""
     own = shard.lost_at is None and shard.state in {"Ready", "Lost"}
     return shard.evolve(saved_samples=max(acknowledged, shard.saved_samples)) if own else shard
 

@@ -185,7 +185,7 @@ class Cluster:
 
 
 def backend() -> Literal["bare", "kind"]:
-    """Return the way to a cluster on this machine; raise UnavailableError with the reason if there is none."""
+    """Return the access to a cluster on this machine; raise UnavailableError with the reason if there is none."""
     done = _script("backend")
     if done.returncode:
         raise UnavailableError(done.stderr.strip())

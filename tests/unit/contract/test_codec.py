@@ -147,7 +147,7 @@ def test_united_ranges_cover_all_ranges(drawn: list[tuple[int, int]], most: int)
 
 
 def test_lists_of_a_report_are_shortened_to_the_limits_of_readers() -> None:
-    """The fewer ranges cover all losses; of processes and anchors the last ones stay."""
+    """The merged ranges cover all losses; the last processes and anchors stay."""
     lost = tuple((10 * place, 10 * place + 1) for place in range(5000))
     restarts = tuple((process, 0.5) for process in range(20))
     silent = tuple(f"trainer/{rank}" for rank in range(2000))

@@ -210,7 +210,7 @@ class BlockPrefetcher:
 class BadRows:
     """Counts bad rows; at most `limit` may be left out. Safe to use from several threads.
 
-    It has their number and the text of the last, for each block.
+    It records their number and the text of the last one, for each block.
     """
 
     def __init__(self, limit: int) -> None:
