@@ -120,7 +120,8 @@ IDENTIFIERS = {
     "whoever": "the process that",
     "world": "simulation",
 }
-#: Names with a listed part that stay: on the wire, in the store, in the environment and options, and of libraries.
+#: Names with a listed part that stay: on the wire, in the store, in the environment, options and JSON, of libraries,
+#: and `draft`, a manifest that is not committed.
 KEPT_NAMES = {
     "CPR_KEEPER",
     "GONE",
