@@ -61,7 +61,7 @@ def test_operations_keep_their_numbers() -> None:
     numbers = " ".join(f"{operation.name}={operation}" for operation in Operation)
     assert numbers == (
         "HELLO=1 CHALLENGE=2 PROOF=3 WELCOME=4 LOOKUP=5 VECTORS=6 PUSH=7 ACK=8 PING=9 PONG=10 STALE=11 NOT_READY=12 "
-        "ERROR=13 FLUSH=14 QUERY_POSITION=15 POSITION=16 READ=17 ROWS=18"
+        "ERROR=13 COMMIT=19 RECEIVED=20 FLUSH=14 QUERY_POSITION=15 POSITION=16 READ=17 ROWS=18"
     )
 
 

@@ -49,13 +49,13 @@ class Operation(enum.IntEnum):
     STALE = 11  # shard: the sender's roster is older than its own
     NOT_READY = 12  # shard: a PONG follows once it is ready
     ERROR = 13  # either: the reason why the connection is closed
-    FLUSH = 14  # between shards, from here on: changes of the sender's rows, for the receiver's parity
+    COMMIT = 19  # trainer: all steps up to `step` are complete on its side (see `shard.steps`)
+    RECEIVED = 20  # shard: the rank's contribution to `step` is held, or applied
+    FLUSH = 14  # between shards, as all below: changes of the sender's rows, for the receiver's parity
     QUERY_POSITION = 15  # requests the position of the sender's rows in the receiver's parity
     POSITION = 16  # that position; answers FLUSH and QUERY_POSITION
     READ = 17  # requests rows of the receiver's parity, or of the receiver as they are in another parity
     ROWS = 18  # the requested rows
-    COMMIT = 19  # trainer: all steps up to `step` are complete on its side (see `shard.steps`)
-    RECEIVED = 20  # shard: the rank's contribution to `step` is held, or applied
 
 
 @dataclass(frozen=True, slots=True)
