@@ -169,7 +169,6 @@ class RemoteStripe:
         self._prefetched[segment, rows.start] = requests
 
     def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
-        """See `Stripe`."""
         answer, image = self._neighbours.rows(self._holder, Read(segment, rows.start, rows.stop))
         if image is None:
             raise ConnectionError("a holder has no rows of its own parity")
@@ -181,7 +180,6 @@ class RemoteStripe:
         return image, answer.points
 
     def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
-        """See `Stripe`."""
         request = Read(segment, rows.start, rows.stop, part, point)
         return self._neighbours.rows(self._members[part], request)[1]
 

@@ -46,15 +46,12 @@ class GroupFollower(ConnectedGroup):
                 return form.survivors
 
     def follow(self, roster: TrainerRoster) -> None:
-        """See `Group`."""
         self._leader = leader_of(roster)
 
     def announce(self, step: int) -> None:
-        """See `Group`."""
         self._send(Frame(Kind.READY, self._listener.rank, step))
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
-        """See `Group`."""
         del cut_step
         self._waiting = True
         while True:
@@ -64,7 +61,6 @@ class GroupFollower(ConnectedGroup):
                 return Go(frame.step, frame.cut_step)
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
         self._take(poll_interrupts)
 
     def check(self, poll_interrupts: PollInterrupts) -> None:
@@ -76,15 +72,12 @@ class GroupFollower(ConnectedGroup):
         return False
 
     def missing(self) -> tuple[int, ...]:
-        """See `Group`."""
         return (self._leader.index,) if self._waiting else ()
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
-        """See `Group`."""
         return self._liveness.unresponsive(for_s, ((self._leader.index, self._leader.incarnation),))
 
     def leave(self) -> None:
-        """See `Group`."""
         self._leave_collective()
         if self._channel:
             self._listener.drop(self._channel)
