@@ -40,7 +40,9 @@ class GroupFollower(ConnectedGroup):
                 form = self._join(replica, poll_interrupts)
             except GroupBroken:
                 self.leave()
-                self._pause(poll_interrupts)
+                end = monotonic() + next(self._delays_s)
+                while monotonic() < end:
+                    self._take(poll_interrupts)
             else:
                 self._waiting = False
                 return form.survivors
@@ -94,24 +96,17 @@ class GroupFollower(ConnectedGroup):
         hello = Hello(self._listener.rank, self._roster.incarnation, counters.group, counters.generation, replica.done)
         self._send(Frame(Kind.HELLO, self._listener.rank, payload=to_json(hello).encode()))
         self._liveness.track(self._leader.index, self._leader.incarnation, self._channel)
-        form = self._await_form(replica, poll_interrupts)
+        # The leader may request or send a dense state before it forms the group.
+        while (frame := self._take(poll_interrupts)) is None or frame.kind is not Kind.FORM:
+            if frame is not None and frame.kind is Kind.FETCH:
+                self._send(Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack()))
+            elif frame is not None and frame.kind is Kind.STATE:
+                replica.unpack(frame.payload, frame.step)
+        form = from_json(Form, bytes(frame.payload))
         self._build(
             lambda own: self._exchange_addresses(own, poll_interrupts), len(self._roster.trainers), poll_interrupts
         )
         return form
-
-    def _await_form(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
-        """Send or take a dense state as the leader requests, until it forms the group."""
-        while True:
-            frame = self._take(poll_interrupts)
-            if frame is None:
-                continue
-            if frame.kind is Kind.FETCH:
-                self._send(Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack()))
-            elif frame.kind is Kind.STATE:
-                replica.unpack(frame.payload, frame.step)
-            elif frame.kind is Kind.FORM:
-                return from_json(Form, bytes(frame.payload))
 
     def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
         """Send the leader this trainer's entry, and return the entries of all."""
@@ -140,11 +135,6 @@ class GroupFollower(ConnectedGroup):
         if received.frame.kind is Kind.DONE:
             raise Finished
         return received.frame
-
-    def _pause(self, poll_interrupts: PollInterrupts) -> None:
-        end = monotonic() + next(self._delays_s)
-        while monotonic() < end:
-            self._take(poll_interrupts)
 
     def _send(self, frame: Frame) -> None:
         if self._channel is None or not self._channel.send(frame):
