@@ -22,7 +22,7 @@ from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.evaluate import evaluate
-from cpr_trainer.model.buffers import buffers_of
+from cpr_trainer.model.replica import buffers_of
 from cpr_trainer.notebook import Fitted
 from cpr_trainer.store import open_store
 from processes.conftest import Reference

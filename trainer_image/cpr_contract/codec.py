@@ -15,7 +15,7 @@ import types
 import typing
 import zlib
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from cpr_contract.limits import AtMost
@@ -116,15 +116,16 @@ def _decoder(kind: Any) -> Decoder:
         return _dataclass_decoder(typing.cast("type", kind))
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
-        return _bounded_decoder(*parts)
+        return partial(_read_bounded, _decoder(parts[0]), parts[1])
     if origin in {types.UnionType, typing.Union}:
         read = _decoder(next(part for part in parts if part is not type(None)))
         return lambda value: None if value is None else read(value)
-    if origin is tuple:
-        return _tuple_decoder(parts)
     if origin is typing.Literal:
-        return _literal_decoder(parts)
-    return _enum_decoder(kind) if issubclass(kind, enum.Enum) else _scalar_decoder(kind)
+        return partial(_read_literal, parts)
+    if origin is not tuple:
+        return partial(_read_enum if issubclass(kind, enum.Enum) else _read_scalar, kind)
+    endless = parts[-1] is Ellipsis  # tuple[X, ...]
+    return partial(_read_tuple, tuple(map(_decoder, parts[:1] if endless else parts)), endless)
 
 
 def _dataclass_decoder(cls: type) -> Decoder:
@@ -152,29 +153,17 @@ def _dataclass_decoder(cls: type) -> Decoder:
     return decode
 
 
-def _tuple_decoder(kinds: tuple[Any, ...]) -> Decoder:
-    if len(kinds) == 2 and kinds[1] is Ellipsis:  # noqa: PLR2004 -- tuple[X, ...]
-        each = _decoder(kinds[0])
-        return lambda value: tuple(_item(each, i, item) for i, item in enumerate(_list(value)))
-    readers = tuple(_decoder(kind) for kind in kinds)
-
-    def decode(value: Any) -> tuple[Any, ...]:
-        if len(_list(value)) != len(readers):
-            raise _MismatchError(f": expected {len(readers)} items, found {len(value)}")
-        return tuple(_item(read, i, item) for i, (read, item) in enumerate(zip(readers, value, strict=True)))
-
-    return decode
+def _read_tuple(readers: tuple[Decoder, ...], endless: bool, value: Any) -> tuple[Any, ...]:  # noqa: FBT001 -- partial
+    if len(_list(value)) != len(readers) and not endless:
+        raise _MismatchError(f": expected {len(readers)} items, found {len(value)}")
+    pairs = zip(readers * len(value) if endless else readers, value, strict=True)
+    return tuple(_item(read, i, item) for i, (read, item) in enumerate(pairs))
 
 
-def _bounded_decoder(kind: Any, bound: AtMost) -> Decoder:
-    read = _decoder(kind)
-
-    def decode(value: Any) -> Any:
-        if len(_list(value)) > bound.items:
-            raise _MismatchError(f": expected at most {bound.items} items, found {len(value)}")
-        return read(value)
-
-    return decode
+def _read_bounded(read: Decoder, bound: AtMost, value: Any) -> Any:
+    if len(_list(value)) > bound.items:
+        raise _MismatchError(f": expected at most {bound.items} items, found {len(value)}")
+    return read(value)
 
 
 def _list(value: Any) -> list[Any]:
@@ -190,36 +179,27 @@ def _item(read: Decoder, index: int, item: Any) -> Any:
         raise _MismatchError(f"[{index}]{error}") from error
 
 
-def _literal_decoder(values: tuple[Any, ...]) -> Decoder:
-    def decode(value: Any) -> Any:
-        if value not in values:
-            raise _MismatchError(f": {value!r} is not one of {values}")
+def _read_literal(values: tuple[Any, ...], value: Any) -> Any:
+    if value not in values:
+        raise _MismatchError(f": {value!r} is not one of {values}")
+    return value
+
+
+def _read_enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise _MismatchError(f": {error}") from error
+
+
+def _read_scalar(kind: type, value: Any) -> Any:
+    if type(value) is kind:
         return value
-
-    return decode
-
-
-def _enum_decoder(kind: type[enum.Enum]) -> Decoder:
-    def decode(value: Any) -> enum.Enum:
-        try:
-            return kind(value)
-        except ValueError as error:
-            raise _MismatchError(f": {error}") from error
-
-    return decode
-
-
-def _scalar_decoder(kind: type) -> Decoder:
-    def decode(value: Any) -> Any:
-        if type(value) is kind:
-            return value
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise _MismatchError(f": expected {kind.__name__}, found {value!r}")
-        return value
-
-    return decode
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise _MismatchError(f": expected {kind.__name__}, found {value!r}")
+    return value
 
 
 def pack(text: str) -> str:

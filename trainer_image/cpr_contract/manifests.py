@@ -1,15 +1,7 @@
 """Manifests and their keys in the store. A save is valid when its manifest exists and every part verifies.
 
-    <prefix>/<job uid>/data.json                                                     the data that the job trains
-    <prefix>/<job uid>/evaluation-data.json                                          its separate evaluation data
-    <prefix>/<job uid>/workers.json                                                  its numbers of workers and threads
-    <prefix>/<job uid>/vocabularies/{DIGEST.txt, manifest.json}                      the values of tables
-    <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      the incarnation's restore record
-    <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
-    <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
-
-A folder named by a step alone belongs to a cut. The suffixes `-flush`, `-priority` and `-dense` (a dense save apart
-from any cut) separate different saves of one step. The store adds bucket and prefix to these keys.
+docs/store.md shows all keys. A folder named by a step alone belongs to a cut. The suffixes `-flush`, `-priority` and
+`-dense` (a dense save apart from any cut) separate different saves of one step. The store adds bucket and prefix.
 """
 
 from __future__ import annotations

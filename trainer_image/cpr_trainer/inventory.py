@@ -43,7 +43,7 @@ def clean_up(environ: Mapping[str, str], retained: Iterable[str]) -> Deleted:
     job = read_job(environ)
     store = open_store(job.snapshots.store, *store_access(environ))
     to_delete, unreadable = everything(store, job.job_uid, retained)
-    delete_saves(store, to_delete)
+    delete_saves(store, [entry.key for entry in to_delete])
     deleted = Deleted(len(to_delete), sum(entry.size_bytes for entry in to_delete), unreadable)
     _LOG.info("%s", deleted)
     return deleted
@@ -73,7 +73,7 @@ def _prune(store: Store, inventory: Inventory, request: Request, now_s: float) -
     doomed = _doomed(store, inventory, request, now_s, *inventory.jobs) if inventory.jobs else ()
     deleted, points = {entry.key for entry in doomed}, points_of(inventory)
     if request.delete:
-        delete_saves(store, doomed)
+        delete_saves(store, [entry.key for entry in doomed])
     return Pruning(
         stay=tuple(point for point in points if point.key not in deleted),
         go=tuple(point for point in points if point.key in deleted),

@@ -295,7 +295,7 @@ class _Sender:
                 time.sleep(_RETRY_S)
                 continue
             try:
-                with self._connect(peer) as connection:
+                with contextlib.closing(self._connect(peer)) as connection:
                     while True:
                         push, frame = waiting
                         connection.request(*frame, Operation.POSITION)

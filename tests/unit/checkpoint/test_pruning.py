@@ -210,13 +210,14 @@ def test_cleanup_leaves_the_objects_of_a_retained_anchor() -> None:
     later = bench.anchor(40)
     bench.dense(45)
     store.put("other/gen-0001/dense/group-0001/step-000000001/manifest.json", b"another job's")
-    delete_saves(store, everything(store, "uid", (retained.key, "uid/never/there/manifest.json"))[0])
+    needless = everything(store, "uid", (retained.key, "uid/never/there/manifest.json"))[0]
+    delete_saves(store, [entry.key for entry in needless])
     assert {key for key in store.objects if not key.startswith("other/")} == set(needed_by(store, retained.key))
     for shard, value in zip(bench.shards, values, strict=True):
         candidate = Candidate("RestoreFrom", shard.layout, 0, (shard.links[2].ref,))
         assert same(shard.values(shard.restore(candidate)[1]), value)
     assert later.key not in store.objects
-    delete_saves(store, everything(store, "uid")[0])
+    delete_saves(store, [entry.key for entry in everything(store, "uid")[0]])
     assert list(store.objects) == ["other/gen-0001/dense/group-0001/step-000000001/manifest.json"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cpr_trainer.model.buffers import Buffers, buffers_of, flatten
+from cpr_trainer.model.replica import Buffers, buffers_of, flatten
 
 VALUES = (
     torch.tensor(-0.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def applied_in_parity(running: ParityJob) -> set[tuple[int, ...]]:
 
 
 def test_process_with_a_successor_is_refused(running: ParityJob) -> None:
-    with running.connection(1, 0, incarnation=2):
+    with closing(running.connection(1, 0, incarnation=2)):
         pass
     with pytest.raises(HandshakeError, match="newer incarnation of shard/0"):
         running.connection(1, 0)
@@ -61,7 +62,7 @@ def test_request_that_a_holder_cannot_answer_is_refused(
     operations = (
         (Operation.READ, Operation.ROWS) if isinstance(query, Read) else (Operation.QUERY_POSITION, Operation.POSITION)
     )
-    with running.connection(*shards, incarnation=2) as connection, pytest.raises(error, match=error_text):
+    with closing(running.connection(*shards, incarnation=2)) as connection, pytest.raises(error, match=error_text):
         connection.request(*pack(operations[0], generation, query), operations[1])
 
 
@@ -78,7 +79,7 @@ def test_shards_are_refused_without_parity() -> None:
 def test_rows_are_returned_with_their_points(running: ParityJob) -> None:
     running.push()
     running.protect()
-    with running.connection(1, 0, incarnation=2) as connection:
+    with closing(running.connection(1, 0, incarnation=2)) as connection:
         position = document_of(
             PositionReply, connection.request(*pack(Operation.QUERY_POSITION, 1, PositionQuery()), Operation.POSITION)
         )

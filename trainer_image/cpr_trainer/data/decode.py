@@ -225,12 +225,8 @@ def _within(numbers: Ints, target: TableSpec, excused: NDArray[np.bool_]) -> Int
 # --- Bags: lists in Parquet, cells with a separator in text
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Presence:
-    """The ids of a column of bags that are present. sizes: int64 [n], of each bag with its absent ids; mask: by id."""
-
-    sizes: Ints
-    mask: NDArray[np.bool_]
+#: The size of each bag with its absent ids, int64 [n], and a mask of the ids that are present.
+Presence = tuple[Ints, NDArray[np.bool_]]
 
 
 def split_bags(column: Any, separator: str | None) -> tuple[Any, Ints, Presence]:
@@ -250,7 +246,7 @@ def split_bags(column: Any, separator: str | None) -> tuple[Any, Ints, Presence]
         ids.append(every.filter(pa.array(present)))
         sizes.append(of_bags)
         masks.append(present)
-    presence = Presence(np.concatenate(sizes), np.concatenate(masks))
+    presence = np.concatenate(sizes), np.concatenate(masks)
     return pa.chunked_array(ids or [pa.array([], pa.binary())]), np.concatenate(lengths), presence
 
 
@@ -272,27 +268,27 @@ def _weights_of(
     Rows with a weight that is not finite, or with more or fewer weights than ids, absent ones included, are noted
     in `errors`; their weights are undefined.
     """
-    name = str(used.weights)
+    name, (bag_sizes, present) = str(used.weights), presence
     values, sizes = [pa.array([], pa.binary())], [np.empty(0, np.int64)]
     for chunk in table.column(name).chunks:
         every, of_bags = _flatten(chunk, separator)
         values.append(every)
         sizes.append(of_bags)
     cells, of_rows = pa.chunked_array(values[1:] or values), np.concatenate(sizes)
-    fits = of_rows == presence.sizes
+    fits = of_rows == bag_sizes
     for row in np.flatnonzero(~fits).tolist():
-        message = f"column {name} has {of_rows[row]} weights for {presence.sizes[row]} ids in column {used.column}"
+        message = f"column {name} has {of_rows[row]} weights for {bag_sizes[row]} ids in column {used.column}"
         errors.setdefault(row, message)
-    of_ids = np.repeat(fits, presence.sizes) & presence.mask  # The ids that have a weight,
+    of_ids = np.repeat(fits, bag_sizes) & present  # The ids that have a weight,
     of_weights = np.zeros(len(cells), np.bool_)  # and their weights.
-    of_weights[np.repeat(fits, of_rows)] = presence.mask[np.repeat(fits, presence.sizes)]
+    of_weights[np.repeat(fits, of_rows)] = present[np.repeat(fits, bag_sizes)]
     found = _numbers_of(cells)[of_weights]
     wrong = ~np.isfinite(found)
     rows = np.repeat(np.arange(len(of_rows)), of_rows)[of_weights]
     _add_errors(errors, f"a weight in column {name}", cells.filter(pa.array(of_weights)), wrong, "a number", rows)
-    weights = np.zeros(len(presence.mask), np.float32)
+    weights = np.zeros(len(present), np.float32)
     weights[of_ids] = np.where(wrong, 0, found)
-    return weights[presence.mask]
+    return weights[present]
 
 
 # --- Numbers, groups and errors

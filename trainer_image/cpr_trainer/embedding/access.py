@@ -130,7 +130,6 @@ class BandedAccess:
     tables: tuple[Ints, ...]
 
     def to(self, device: torch.device) -> BandedAccess:
-        """See `Access.to`."""
         return replace(self, bands=tuple(access.to(device) for access in self.bands))
 
     def embeddings(self, vectors: Rows) -> tuple[Tensor, ...]:
@@ -169,7 +168,6 @@ class FeatureAccess:
     weights: tuple[tuple[Tensor | None, ...], ...]
 
     def to(self, device: torch.device) -> FeatureAccess:
-        """See `Access.to`."""
         return replace(
             self,
             bands=tuple(access.to(device) for access in self.bands),

@@ -78,7 +78,6 @@ class ChangedRows:
         return (epochs > self._since) & (epochs <= self._until)
 
     def next(self, first: int, limit: int, end: int) -> tuple[Ints, int]:
-        """See `Members`."""
         last = min(first + self._width * limit, end)
         slots = self._epochs.changed(self._since, self._until, first, last)
         if len(slots) > limit:
@@ -105,7 +104,6 @@ class ChosenRows:
         return self._epochs.chosen(slots)
 
     def next(self, first: int, limit: int, end: int) -> tuple[Ints, int]:
-        """See `Members`."""
         start, stop = np.searchsorted(self._slots, (first, end)).tolist()
         block = self._slots[start : min(start + limit, stop)]
         waiting = block[self._epochs.chosen(block)]
@@ -113,7 +111,6 @@ class ChosenRows:
         return waiting, int(self._slots[start + limit]) if start + limit < stop else end
 
     def close(self) -> None:
-        """See `Members`."""
         self._epochs.release(self._slots)
 
 

@@ -86,7 +86,15 @@ class Features(Mapping[str, Tensor | Jagged]):
         self._found: dict[str, Tensor | Jagged] | None = None
 
     def __getitem__(self, name: str) -> Tensor | Jagged:
-        return self._by_name()[name]
+        if self._found is None:
+            # One `unbind` for all features of a band: its gradient is one tensor, however many there are.
+            found: dict[int, Tensor | Jagged] = {}
+            for places, block in zip(self.layout.pooled, self.pooled, strict=True):
+                found.update(zip(places.tolist(), block.unbind(dim=1), strict=True))
+            for mine, of_band in zip(self.layout.sequences, self.sequences, strict=True):
+                found.update(zip(mine, of_band, strict=True))
+            self._found = {name: found[place] for place, name in enumerate(self.layout.names)}
+        return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.layout.names)
@@ -124,14 +132,3 @@ class Features(Mapping[str, Tensor | Jagged]):
             for of_band in zip(*(part.sequences for part in parts), strict=True)
         ]
         return cls(parts[0].layout, pooled, sequences)
-
-    def _by_name(self) -> dict[str, Tensor | Jagged]:
-        if self._found is None:
-            # One `unbind` for all features of a band: its gradient is one tensor, however many there are.
-            found: dict[int, Tensor | Jagged] = {}
-            for places, block in zip(self.layout.pooled, self.pooled, strict=True):
-                found.update(zip(places.tolist(), block.unbind(dim=1), strict=True))
-            for mine, of_band in zip(self.layout.sequences, self.sequences, strict=True):
-                found.update(zip(mine, of_band, strict=True))
-            self._found = {name: found[place] for place, name in enumerate(self.layout.names)}
-        return self._found

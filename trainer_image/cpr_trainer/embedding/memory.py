@@ -44,7 +44,6 @@ class OwnMemory:
     """Memory of this process, which is lost when the process ends."""
 
     def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-        """See `Memory`."""
         return np.zeros(shape, dtype)
 
 

@@ -1,12 +1,6 @@
 """Writes a model as files that any tool reads: its transform, the rows of its tables, and its network.
 
-DIR/model.json                  the network's shape, and its position in the data; written last
-DIR/transform.json              the transform from columns of raw data to the inputs of the network
-DIR/dense.safetensors           the dense network's parameters and buffers by name
-DIR/tables/NAME.safetensors     `weight` [rows, dim] of one embedding table, rows in the table's own order
-DIR/vocabularies/NAME.txt       the values of a table that has a row for each, a line each: the first has row 1
-DIR/network.pt2, network.onnx   the dense network as a program, in the formats torch-export and onnx
-DIR/delta.json                  only in a delta: the anchor since which rows changed; its tables have `rows` [k] too
+docs/serving.md lists the files. `model.json` is written last: without it an export is incomplete.
 """
 
 from __future__ import annotations

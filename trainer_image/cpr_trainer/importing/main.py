@@ -86,7 +86,7 @@ def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Foun
     with _whole_or_nothing(store, owner, request.name, attempt):
         key = _write(store, owner, matches, replica, attempt)
     with suppress(StoreError):  # It only takes space, until the import is deleted.
-        delete_saves(store, everything(store, owner.job_uid, (key,))[0])
+        delete_saves(store, [each.key for each in everything(store, owner.job_uid, (key,))[0]])
     tables = (
         ImportedTable(
             table.name,
@@ -146,9 +146,9 @@ def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> 
         yield
     except BaseException as error:
         with suppress(StoreError):  # An answer may have been lost, so a committed anchor stays.
-            others = everything(store, owner.job_uid, (key,))[0]
+            others = [each.key for each in everything(store, owner.job_uid, (key,))[0]]
             incarnation, part = f"/inc-{attempt:04d}/", f"/{part_name(0, attempt)}"
-            delete_saves(store, [each for each in others if incarnation in each.key or each.key.endswith(part)])
+            delete_saves(store, [other for other in others if incarnation in other or other.endswith(part)])
         if isinstance(error, ExistsError):
             raise taken from error
         raise

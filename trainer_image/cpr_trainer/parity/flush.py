@@ -46,21 +46,16 @@ class Batch:
 
     def add(self, at: Ints | NDArray[np.uint32]) -> Image:
         """Add some rows; return the image to fill in."""
-        first, self.used = self.used, self.used + len(at)
-        self._grow()
+        size, first, self.used = len(self._at), self.used, self.used + len(at)
+        if self.used > size:
+            rows, old = max(self.used, min(max(2 * size, _LEAST_ROWS), self._most)), self._image
+            grown, image = np.empty(rows, np.uint32), Image.zeros(rows, old.rows.shape[1], old.state.shape[1])
+            grown[:size] = self._at
+            image[:size].rows[...], image[:size].state[...] = old.rows, old.state
+            image[:size].touched[...] = old.touched
+            self._at, self._image = grown, image
         self._at[first : self.used] = at
         return self._image[first : self.used]
-
-    def _grow(self) -> None:
-        size = len(self._at)
-        if self.used <= size:
-            return
-        rows = max(self.used, min(max(2 * size, _LEAST_ROWS), self._most))
-        at, image = np.empty(rows, np.uint32), Image.zeros(rows, self._image.rows.shape[1], self._image.state.shape[1])
-        at[:size] = self._at
-        image[:size].rows[...], image[:size].state[...] = self._image.rows, self._image.state
-        image[:size].touched[...] = self._image.touched
-        self._at, self._image = at, image
 
 
 @dataclass(frozen=True, slots=True)

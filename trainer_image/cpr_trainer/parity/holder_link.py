@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from cpr_contract.roster import Peer
@@ -104,7 +105,7 @@ class HolderLink:
         while (target := self._next_target()) is not None:
             why = ""
             try:
-                with self._connect(*target) as connection:
+                with closing(self._connect(*target)) as connection:
                     self._exchange(connection, target)
             except (OSError, FrameError, HandshakeError) as error:
                 why = str(error)

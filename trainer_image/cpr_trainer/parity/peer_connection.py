@@ -6,8 +6,7 @@ import contextlib
 import os
 import socket
 import weakref
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -69,12 +68,8 @@ class PeerConnection:
         self._reader.limit_bytes = 2**32
         self._connection.settimeout(answer_s)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
 
     def request(self, header: Header, payload: list[Any], expected: Operation) -> Frame:

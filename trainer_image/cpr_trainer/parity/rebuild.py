@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import islice
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from cpr_contract.codec import from_json
 from cpr_trainer.embedding.arena import LocalRows
@@ -60,12 +59,13 @@ class Stripe(Protocol):
         """Return rows of the member with this part, as of a point in the parity; None if it has advanced."""
 
 
-class Neighbours:
+class Neighbours(ExitStack):
     """The shards from which shard `index` is rebuilt, with a connection to each. Raises as `PeerConnection`."""
 
     def __init__(
         self, ring: Ring, index: int, shapes: Shapes, generation: int, connect: Callable[[int], PeerConnection]
     ) -> None:
+        super().__init__()
         self._ring = ring
         self._index = index
         self._shapes = shapes
@@ -75,15 +75,6 @@ class Neighbours:
         self._requested = defaultdict[int, deque[Read]](deque)
         self._answered = defaultdict[int, dict[Read, Found]](dict)
         self._cancelled = defaultdict[int, set[Read]](set)
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def positions(self, moment: Moment | None = None) -> tuple[PositionReply, ...]:
         """Return the positions of the shard's parts in their parities, part after part.
@@ -113,8 +104,10 @@ class Neighbours:
         self.request(shard, request)
         answered, requested, cancelled = self._answered[shard], self._requested[shard], self._cancelled[shard]
         while request not in answered:
-            found = self._receive(shard, requested[0])
-            first = requested.popleft()
+            frame, first = self._connection_to(shard).receive(Operation.ROWS), requested.popleft()
+            found: Found = document_of(Rows, frame), None
+            if found[0].known:
+                found = found[0], unpack_image(frame, first.end - first.first, self._shapes[first.segment])
             if first in cancelled:
                 cancelled.remove(first)
             else:
@@ -127,16 +120,9 @@ class Neighbours:
             self._cancelled[shard].add(request)
         self._answered[shard].pop(request, None)
 
-    def _receive(self, shard: int, request: Read) -> Found:
-        frame = self._connection_to(shard).receive(Operation.ROWS)
-        answer = document_of(Rows, frame)
-        if not answer.known:
-            return answer, None
-        return answer, unpack_image(frame, request.end - request.first, self._shapes[request.segment])
-
     def _connection_to(self, shard: int) -> PeerConnection:
         if shard not in self._open:
-            self._open[shard] = self._stack.enter_context(self._connect(shard))
+            self._open[shard] = self.enter_context(closing(self._connect(shard)))
         return self._open[shard]
 
 
@@ -169,7 +155,6 @@ class RemoteStripe:
         self._prefetched[segment, rows.start] = requests
 
     def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
-        """See `Stripe`."""
         answer, image = self._neighbours.rows(self._holder, Read(segment, rows.start, rows.stop))
         if image is None:
             raise ConnectionError("a holder has no rows of its own parity")
@@ -181,7 +166,6 @@ class RemoteStripe:
         return image, answer.points
 
     def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
-        """See `Stripe`."""
         request = Read(segment, rows.start, rows.stop, part, point)
         return self._neighbours.rows(self._members[part], request)[1]
 

@@ -8,11 +8,11 @@ from cpr_trainer.runtime.environment import (
     Environment,
     data_access,
     optional_path,
+    processors,
     read_job,
     read_request,
     store_access,
 )
-from cpr_trainer.runtime.processors import processors
 from cpr_trainer.runtime.retry import backoff, retry
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.sockets import begin_to_connect, connect, listen

@@ -1,9 +1,10 @@
-"""The inputs of a process at its start: environment variables, and a command's request on standard input."""
+"""The inputs of a process at its start: environment variables, a command's request on standard input, processors."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TextIO, TypeVar
@@ -21,6 +22,7 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LAST_PORT_BASE = 65535 - max(env.DATA_PORT, env.HTTP_PORT, env.CONTROL_PORT)
+_GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _START_BY = "The operator or `cprjob run` sets the environment: start the process through one of them."
 
 
@@ -208,3 +210,32 @@ def read_request(cls: type[T], source: TextIO, command: str) -> T:
         return from_json(cls, source.readline())
     except ContractError as error:
         raise BadSpecError(f"The request cannot be read: {error}.", f"Start it by `cprjob {command}`.") from error
+
+
+def processors(own_group: Path = _OWN_GROUP, groups: Path = _GROUPS) -> int:
+    """Return the number of processors in this process's affinity mask, or its CPU quota rounded up if that is less.
+
+    The quota is that of its control group (version 2) or of a parent group; a container's CPU limit sets it.
+    `own_group` is the file that names the group, and `groups` the folder of all groups.
+    """
+    most = len(os.sched_getaffinity(0))
+    return min((most, *_quotas(own_group, groups)))
+
+
+def _quotas(own_group: Path, groups: Path) -> Iterator[int]:
+    try:
+        lines = own_group.read_text().splitlines()
+    except OSError:
+        return
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    if own is None:
+        return
+    for group in (groups / own, *(groups / own).parents):
+        if not group.is_relative_to(groups):
+            return
+        try:
+            quota, period = (group / "cpu.max").read_text().split()
+        except (OSError, ValueError):  # the root of all groups has none
+            continue
+        if quota != "max":
+            yield max(1, -(-int(quota) // int(period)))

@@ -75,7 +75,6 @@ class ArrowData:
 
     @retried
     def keys(self, place: str, folder: str) -> list[str]:
-        """See `DataStore.keys`."""
         with self.file_system(place, folder) as (system, path):
             below = fs.FileSelector(path.rstrip("/") or "/", recursive=True, allow_not_found=True)
             found = system.get_file_info(below)
@@ -84,7 +83,6 @@ class ArrowData:
 
     @retried
     def first_key(self, place: str, prefix: str) -> str | None:
-        """See `DataStore.first_key`."""
         folder = prefix[: prefix.rfind("/") + 1]
         with self.file_system(place, folder) as (system, path):
             siblings = system.get_file_info(fs.FileSelector(path.rstrip("/") or "/", allow_not_found=True))
@@ -93,14 +91,12 @@ class ArrowData:
 
     @retried
     def version(self, place: str, key: str) -> Version:
-        """See `DataStore.version`."""
         with self.file_system(place, key) as (system, path), system.open_input_file(path) as file:
             tag = (file.metadata() or {}).get("ETag", b"").decode().strip('"')
             return Version(file.size(), tag or str(system.get_file_info(path).mtime_ns))
 
     @retried
     def open(self, place: str, key: str, version: Version) -> BinaryIO:
-        """See `DataStore.open`."""
         with self.file_system(place, key) as (system, path):
             file = system.open_input_file(path)
         return io.BufferedReader(_ArrowStream(self, file, place, key, version), _BUFFER_BYTES)

@@ -53,19 +53,15 @@ class SeekableStream(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """See `io.IOBase`."""
         return True
 
     def seekable(self) -> bool:
-        """See `io.IOBase`."""
         return True
 
     def tell(self) -> int:
-        """See `io.IOBase`."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """See `io.IOBase`."""
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         return self._position
 

@@ -46,7 +46,6 @@ class FolderStore:
         if_absent: bool = False,
         throttle: Throttle | None = None,
     ) -> int:
-        """Write an object whole; see `Store.put`."""
         path = self._path(key)
         with _translated(key, self._root):
             _make(path.parent)
@@ -63,12 +62,10 @@ class FolderStore:
         return crc
 
     def get(self, key: str) -> bytes:
-        """Read an object; see `Store.get`."""
         with _translated(key, self._root):
             return self._path(key).read_bytes()
 
     def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
-        """Read an object into memory; see `Store.get_into`."""
         crc = 0
         with _translated(key, self._root), self._path(key).open("rb") as file:
             for piece in slices(flat(buffers)):
@@ -79,7 +76,6 @@ class FolderStore:
             return Received(os.fstat(file.fileno()).st_size, crc)
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
-        """Return all objects with keys that begin with `prefix`, sorted; see `Store.list`."""
         with _translated(prefix, self._root):
             found = (entry for entry in self._entries(prefix.rpartition("/")[0]) if entry.key.startswith(prefix))
             return tuple(sorted(found, key=attrgetter("key")))
@@ -94,7 +90,6 @@ class FolderStore:
                     path.parent.rmdir()
 
     def probe(self, folder: str) -> None:
-        """Raise StoreUnsuitableError on a file system without hard links; see `Store.probe`."""
         key = f"{folder}{uuid.uuid4().hex}/object"
         self.put(key, b"", if_absent=True)
         self.delete([key])

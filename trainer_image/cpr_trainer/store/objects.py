@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from urllib.parse import unquote_plus
@@ -17,7 +16,7 @@ from xml.etree import ElementTree as ET
 import urllib3
 
 from cpr_trainer.store.connection import Connection, Upload
-from cpr_trainer.store.protocol import Received, StoreUnreachableError, StoreUnsuitableError
+from cpr_trainer.store.protocol import Entry, Received, StoreUnreachableError, StoreUnsuitableError
 from cpr_trainer.store.responses import SUITABLE, Request, document, error_response, length_of, released, store_error
 from cpr_trainer.store.transfers import SLICE_BYTES, extended, size_of, slices
 
@@ -26,16 +25,6 @@ _PAGE_KEYS = 1000
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 #: Codes by which some servers report an object that was absent before.
 _ABSENT = frozenset({"NoSuchKey", "NoSuchVersion"})
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """An object of a listing. `tag` is its ETag without quotes; `modified_s` is in seconds since the epoch."""
-
-    key: str
-    size_bytes: int
-    modified_s: float
-    tag: str
 
 
 def upload(connection: Connection, bucket: str, name: str, body: Upload, headers: Mapping[str, str]) -> None:
@@ -74,7 +63,7 @@ def download_into(connection: Connection, bucket: str, name: str, views: Sequenc
     return Received(received, crc)
 
 
-def list_objects(connection: Connection, bucket: str, prefix: str, *, page_keys: int = _PAGE_KEYS) -> Iterator[Listed]:
+def list_objects(connection: Connection, bucket: str, prefix: str, *, page_keys: int = _PAGE_KEYS) -> Iterator[Entry]:
     """Yield the objects with keys that begin with `prefix`, in the store's order.
 
     A page continues the last one by the store's token, or after its last key if the store sends none; never by both,
@@ -119,7 +108,7 @@ def delete_objects(connection: Connection, bucket: str, keys: Sequence[str]) -> 
                 raise store_error(request, error_response(error, HTTPStatus.OK, {}))
 
 
-def _entries(page: ET.Element) -> list[Listed]:
+def _entries(page: ET.Element) -> list[Entry]:
     """Return the objects of a page. Raises ValueError for one without a key, a time or a size."""
     quoted = page.findtext("{*}EncodingType") == "url"
     found = []
@@ -128,7 +117,7 @@ def _entries(page: ET.Element) -> list[Listed]:
         if key is None or modified is None or size is None:
             raise ValueError("an entry without Key, LastModified or Size")
         key = unquote_plus(key) if quoted else key
-        found.append(Listed(key, int(size), datetime.fromisoformat(modified).timestamp(), (tag or "").replace('"', "")))
+        found.append(Entry(key, int(size), datetime.fromisoformat(modified).timestamp(), (tag or "").replace('"', "")))
     return found
 
 

@@ -126,11 +126,15 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object of a listing. `modified_s` is in seconds since the epoch, by the store's clock."""
+    """An object of a listing. `modified_s` is in seconds since the epoch, by the store's clock.
+
+    `tag` is an S3 object's ETag without quotes, in listings of a bucket; a `Store` leaves it out.
+    """
 
     key: str
     size_bytes: int
     modified_s: float
+    tag: str = ""
 
 
 class Store(Protocol):

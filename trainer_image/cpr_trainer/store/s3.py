@@ -30,7 +30,6 @@ class S3Store:
         if_absent: bool = False,
         throttle: Throttle | None = None,
     ) -> int:
-        """Write an object; see `Store.put`."""
         views = flat(data)
         crc = checksum(views)
         # Without a checksum some servers store an upload that breaks off as a shorter object.
@@ -40,19 +39,16 @@ class S3Store:
 
     @retried
     def get(self, key: str) -> bytes:
-        """Read an object; see `Store.get`."""
         with self._translated(key):
             return download(self._connection, self._bucket, self._prefix + key)
 
     @retried
     def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
-        """Read an object into memory; see `Store.get_into`."""
         with self._translated(key):
             return download_into(self._connection, self._bucket, self._prefix + key, flat(buffers))
 
     @retried
     def list(self, prefix: str) -> tuple[Entry, ...]:
-        """Return all objects with keys that begin with `prefix`; see `Store.list`."""
         with self._translated(prefix):
             found = list_objects(self._connection, self._bucket, self._prefix + prefix)
             entries = (Entry(each.key.removeprefix(self._prefix), each.size_bytes, each.modified_s) for each in found)
@@ -63,7 +59,6 @@ class S3Store:
         self._delete([self._prefix + key for key in keys])
 
     def probe(self, folder: str) -> None:
-        """Raise StoreUnsuitableError if the server lacks abilities; see `Store.probe`."""
         probe(self._connection, self._bucket, self._prefix + folder)
 
     @retried

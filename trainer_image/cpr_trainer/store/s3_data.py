@@ -38,20 +38,17 @@ class S3Data:
 
     @retried
     def keys(self, place: str, folder: str) -> list[str]:
-        """See `DataStore.keys`."""
         with translated(self._connection.field):
             return [each.key for each in list_objects(self._connection, place.removeprefix(S3), folder)]
 
     @retried
     def first_key(self, place: str, prefix: str) -> str | None:
-        """See `DataStore.first_key`."""
         with translated(self._connection.field):
             found = list_objects(self._connection, place.removeprefix(S3), prefix, page_keys=1)
             return next((each.key for each in found), None)
 
     @retried
     def version(self, place: str, key: str) -> Version:
-        """See `DataStore.version`."""
         bucket = place.removeprefix(S3)
         with translated(self._connection.field), released(self._connection.send("HEAD", bucket, key)) as response:
             tag, size_bytes = response.headers.get("ETag", "").replace('"', ""), length_of(response)
@@ -66,7 +63,6 @@ class S3Data:
         return Version(size_bytes, tag)
 
     def open(self, place: str, key: str, version: Version) -> BinaryIO:
-        """See `DataStore.open`."""
         return open_object(self._connection, place.removeprefix(S3), key, version)
 
 

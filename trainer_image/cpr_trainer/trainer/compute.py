@@ -1,6 +1,8 @@
 """The arithmetic of one step on one trainer: forward, loss and backward, divided among its workers.
 
-Workers are threads that compute parts of a slice concurrently on one copy of the dense network.
+Workers are threads that compute parts of a slice concurrently on one copy of the dense network. The random numbers
+that a network draws in a pass follow from numbers that name the pass, so any process that computes it again draws the
+same ones. They are those of torch's default generators, as dropout draws them; other generators are not seeded.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import isfinite
 from typing import TypeVar
 
@@ -19,7 +22,6 @@ from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import AnyAccess, Embeddings, Rows, map_rows, single_tensor
 from cpr_trainer.embedding.features import Features
 from cpr_trainer.errors import DivergedError, ModelError
-from cpr_trainer.model.draws import draws_state, seed_draws
 from cpr_trainer.model.entrypoint import gradients, loss_share, set_training, start
 from cpr_trainer.model.replica import DenseReplica
 
@@ -41,6 +43,15 @@ def set_threads(threads: int) -> None:
     if threads not in {0, own}:
         _LOG.info("computes with the job's number of threads, %d, in the place of %d", threads, own)
         torch.set_num_threads(threads)
+
+
+def seed_draws(device: torch.device, *names: int) -> None:
+    """Seed torch's default generators, on the CPU and on `device`, for the pass with these numbers."""
+    seed = int.from_bytes(blake2b(",".join(map(str, names)).encode(), digest_size=8).digest())
+    # torch.manual_seed would also record a seed for devices that nothing uses, which takes longer than this.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 class ComputeWorkers:
@@ -140,12 +151,12 @@ def _compute_parts(
     if replica.serial or len(parts) == 1:
         _begin_serially(parts, dense)
         return _finish_serially(parts, fetch())
-    before = draws_state()
+    before = torch.get_rng_state()  # changes with each draw
     workers.map(lambda part: part.begin(dense), parts)
     embeddings = fetch()
     shares = workers.map(lambda part: part.finish(embeddings), parts)
     changed = replica.reset_buffers()
-    if not changed and draws_state() == before:
+    if not changed and torch.equal(torch.get_rng_state(), before):
         return shares
     _LOG.info(
         "the network %s: its parts are computed one by one",

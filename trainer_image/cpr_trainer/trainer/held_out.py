@@ -22,9 +22,9 @@ from cpr_trainer.embedding.access import Rows, map_rows
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.group_scores import Grouped
-from cpr_trainer.model.draws import seed_draws
 from cpr_trainer.model.entrypoint import set_training, start
 from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.trainer.compute import seed_draws
 from cpr_trainer.trainer.prefetch import Slice, Vectors, slice_of
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards

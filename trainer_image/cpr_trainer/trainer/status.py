@@ -193,7 +193,16 @@ class ReportCollector(Collector):
                 value = getattr(source, field, None)
                 if value is not None:
                     yield kind(name, text, value=float(value))
-        yield _by_group(report)
+        of_groups = GaugeMetricFamily(
+            "cprjob_trainer_held_out_group_auc_ratio",
+            "Its AUC of the largest groups, and of the rest",
+            labels=("group",),
+        )
+        found = report.evaluation
+        for group in () if found is None else (*found.groups, *filter(None, (found.rest,))):
+            if group.auc is not None:
+                of_groups.add_metric((group.name,), group.auc)
+        yield of_groups
         own = GaugeMetricFamily("cprjob_trainer_metric", "Other figures of progressive validation", labels=("name",))
         for name, value in report.metrics:
             own.add_metric((name,), value)
@@ -233,14 +242,3 @@ def progress_line(report: TrainerReport) -> str:
         left_s = max(report.total_samples - report.samples, 0) / report.samples_per_s
         parts.append(f"ETA {timedelta(seconds=round(left_s))}")
     return ", ".join(parts)
-
-
-def _by_group(report: TrainerReport) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(
-        "cprjob_trainer_held_out_group_auc_ratio", "Its AUC of the largest groups, and of the rest", labels=("group",)
-    )
-    found = report.evaluation
-    for group in () if found is None else (*found.groups, *filter(None, (found.rest,))):
-        if group.auc is not None:
-            family.add_metric((group.name,), group.auc)
-    return family

@@ -51,13 +51,11 @@ class TensorBoard:
         self._writer = SummaryWriter(str(Path(folder) / job.job_name))
 
     def log(self, samples: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, samples)
         self._writer.flush()
 
     def close(self, *, finished: bool) -> None:  # noqa: ARG002 -- event files have no end
-        """See `Tracker`."""
         self._writer.close()
 
 
@@ -78,14 +76,12 @@ class MLflow:
         self._run: str = found.info.run_id
 
     def log(self, samples: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         from mlflow.entities import Metric  # noqa: PLC0415 -- an extra
 
         now_ms = int(time.time() * 1000)
         self._client.log_batch(self._run, [Metric(name, value, now_ms, samples) for name, value in metrics.items()])
 
     def close(self, *, finished: bool) -> None:
-        """See `Tracker`."""
         if finished:
             self._client.set_terminated(self._run)
 
@@ -101,11 +97,9 @@ class WandB:
         self._run.define_metric("*", step_metric="samples")
 
     def log(self, samples: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         self._run.log({"samples": samples, **metrics})
 
     def close(self, *, finished: bool) -> None:  # noqa: ARG002 -- a run can be resumed in either case
-        """See `Tracker`."""
         self._run.finish()
 
 

@@ -165,32 +165,29 @@ class AnchorCommitter:
         return next((anchor for anchor in self.state.anchors if anchor.step == step), None)
 
     def _run(self) -> None:
+        delays: Iterator[float] | None = None
         try:
-            self._save()
+            while not self._ended.is_set():
+                try:
+                    store_used = self._advance()
+                except (StoreError, DamagedError) as error:
+                    if isinstance(error, BucketMissingError):
+                        self._cut = None  # its saves are gone with the bucket; the next cut comes at its time
+                    self.failing = True
+                    self._note(problem=problem_of(error))
+                    if isinstance(error, StoreFullError):
+                        self._retention.tick(full=True)
+                    delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
+                    self._ended.wait(next(delays))
+                    continue
+                if store_used:  # without a request the store may still be failing
+                    delays, self.failing = None, False
+                self._retention.tick(full=any(state.store_full for state in self._saved()))
+                if not self.failing and self.state.problem != self._retention.problem:
+                    self._note(problem=self._retention.problem)
+                self._ended.wait(_POLL_S)
         except BaseException as error:  # noqa: BLE001 -- the main thread raises it
             self._failure = error
-
-    def _save(self) -> None:
-        delays: Iterator[float] | None = None
-        while not self._ended.is_set():
-            try:
-                store_used = self._advance()
-            except (StoreError, DamagedError) as error:
-                if isinstance(error, BucketMissingError):
-                    self._cut = None  # its saves are gone with the bucket; the next cut comes at its time
-                self.failing = True
-                self._note(problem=problem_of(error))
-                if isinstance(error, StoreFullError):
-                    self._retention.tick(full=True)
-                delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
-                self._ended.wait(next(delays))
-                continue
-            if store_used:  # without a request the store may still be failing
-                delays, self.failing = None, False
-            self._retention.tick(full=any(state.store_full for state in self._saved()))
-            if not self.failing and self.state.problem != self._retention.problem:
-                self._note(problem=self._retention.problem)
-            self._ended.wait(_POLL_S)
 
     def _note(self, **fields: object) -> None:
         self.state = replace(self.state, **fields)  # type: ignore[arg-type]

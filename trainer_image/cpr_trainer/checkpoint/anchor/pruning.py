@@ -80,7 +80,7 @@ class Pruner:
             saves = ((parse_save(key), chain) for key, chain in self._chains.items())
             live = (chain for save, chain in saves if save and (save.step >= oldest_step or save.step in retained))
             to_delete, young = self._stale_noted(oldest_step, live, now_s - grace_s, retained)
-        delete_objects(self._store, to_delete)
+        delete_saves(self._store, to_delete)
         for key in self._noted.keys() & set(to_delete):
             del self._noted[key]
         return young
@@ -220,12 +220,7 @@ def needed_by(store: Store, anchor: str) -> tuple[str, ...]:
     return (anchor, *(ref.key for ref in dense.shards), *bases, *(part.key for part in parts))
 
 
-def delete_saves(store: Store, entries: Iterable[Entry]) -> None:
+def delete_saves(store: Store, keys: Sequence[str]) -> None:
     """Delete objects, manifests before parts, so that a partly deleted save has none. Raises StoreError."""
-    delete_objects(store, [entry.key for entry in entries])
-
-
-def delete_objects(store: Store, keys: Sequence[str]) -> None:
-    """Delete objects by their keys as `delete_saves` does. Raises StoreError."""
     store.delete(key for key in keys if key.endswith("/" + MANIFEST))
     store.delete(key for key in keys if not key.endswith("/" + MANIFEST))

@@ -135,7 +135,6 @@ class ConnectedGroup(Group):
         self._collective: Collective | None = None
 
     def sum(self, tensors: Sequence[Tensor], poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
         if self._collective is None:
             raise GroupBroken("no group was built")
         self._collective.sum(tensors, poll_interrupts)

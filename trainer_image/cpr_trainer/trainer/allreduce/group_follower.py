@@ -40,21 +40,20 @@ class GroupFollower(ConnectedGroup):
                 form = self._join(replica, poll_interrupts)
             except GroupBroken:
                 self.leave()
-                self._pause(poll_interrupts)
+                end = monotonic() + next(self._delays_s)
+                while monotonic() < end:
+                    self._take(poll_interrupts)
             else:
                 self._waiting = False
                 return form.survivors
 
     def follow(self, roster: TrainerRoster) -> None:
-        """See `Group`."""
         self._leader = leader_of(roster)
 
     def announce(self, step: int) -> None:
-        """See `Group`."""
         self._send(Frame(Kind.READY, self._listener.rank, step))
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
-        """See `Group`."""
         del cut_step
         self._waiting = True
         while True:
@@ -64,7 +63,6 @@ class GroupFollower(ConnectedGroup):
                 return Go(frame.step, frame.cut_step)
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
         self._take(poll_interrupts)
 
     def check(self, poll_interrupts: PollInterrupts) -> None:
@@ -76,15 +74,12 @@ class GroupFollower(ConnectedGroup):
         return False
 
     def missing(self) -> tuple[int, ...]:
-        """See `Group`."""
         return (self._leader.index,) if self._waiting else ()
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
-        """See `Group`."""
         return self._liveness.unresponsive(for_s, ((self._leader.index, self._leader.incarnation),))
 
     def leave(self) -> None:
-        """See `Group`."""
         self._leave_collective()
         if self._channel:
             self._listener.drop(self._channel)
@@ -101,24 +96,17 @@ class GroupFollower(ConnectedGroup):
         hello = Hello(self._listener.rank, self._roster.incarnation, counters.group, counters.generation, replica.done)
         self._send(Frame(Kind.HELLO, self._listener.rank, payload=to_json(hello).encode()))
         self._liveness.track(self._leader.index, self._leader.incarnation, self._channel)
-        form = self._await_form(replica, poll_interrupts)
+        # The leader may request or send a dense state before it forms the group.
+        while (frame := self._take(poll_interrupts)) is None or frame.kind is not Kind.FORM:
+            if frame is not None and frame.kind is Kind.FETCH:
+                self._send(Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack()))
+            elif frame is not None and frame.kind is Kind.STATE:
+                replica.unpack(frame.payload, frame.step)
+        form = from_json(Form, bytes(frame.payload))
         self._build(
             lambda own: self._exchange_addresses(own, poll_interrupts), len(self._roster.trainers), poll_interrupts
         )
         return form
-
-    def _await_form(self, replica: Replica, poll_interrupts: PollInterrupts) -> Form:
-        """Send or take a dense state as the leader requests, until it forms the group."""
-        while True:
-            frame = self._take(poll_interrupts)
-            if frame is None:
-                continue
-            if frame.kind is Kind.FETCH:
-                self._send(Frame(Kind.STATE, self._listener.rank, replica.done, payload=replica.pack()))
-            elif frame.kind is Kind.STATE:
-                replica.unpack(frame.payload, frame.step)
-            elif frame.kind is Kind.FORM:
-                return from_json(Form, bytes(frame.payload))
 
     def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
         """Send the leader this trainer's entry, and return the entries of all."""
@@ -147,11 +135,6 @@ class GroupFollower(ConnectedGroup):
         if received.frame.kind is Kind.DONE:
             raise Finished
         return received.frame
-
-    def _pause(self, poll_interrupts: PollInterrupts) -> None:
-        end = monotonic() + next(self._delays_s)
-        while monotonic() < end:
-            self._take(poll_interrupts)
 
     def _send(self, frame: Frame) -> None:
         if self._channel is None or not self._channel.send(frame):

@@ -34,7 +34,6 @@ class GroupLeader(ConnectedGroup):
         return self._members
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
-        """See `Group`."""
         while True:
             try:
                 return self._join(replica, provide, poll_interrupts)
@@ -42,7 +41,6 @@ class GroupLeader(ConnectedGroup):
                 poll_interrupts()
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
-        """See `Group`."""
         self._waiting = True
         while self._ready.keys() != self._members.keys():
             self._take(poll_interrupts)
@@ -53,31 +51,25 @@ class GroupLeader(ConnectedGroup):
         return go
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
         self._take(poll_interrupts)
 
     def check(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
         self._take(poll_interrupts, 0.0)
 
     def dismiss(self) -> None:
-        """See `Group`."""
         dismiss(self._listener, tuple(self._members.values()))
 
     def missing(self) -> tuple[int, ...]:
-        """See `Group`."""
         if not self._waiting:
             return ()
         present = self._ready if self._members else self._arrived
         return tuple(sorted(self._others.keys() - present.keys()))
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
-        """See `Group`."""
         members = tuple((peer.index, peer.incarnation) for peer in self._others.values())
         return self._liveness.unresponsive(for_s, members)
 
     def leave(self) -> None:
-        """See `Group`."""
         self._disband()
         for _, channel in self._arrived.values():
             self._listener.drop(channel)

@@ -46,7 +46,6 @@ class AsyncGroup(Group):
             self._share_scores(*scores)
 
     def listen(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`."""
         self.check(poll_interrupts)
         sleep(POLL_INTERVAL_S)
 
@@ -102,7 +101,6 @@ class AsyncLeader(AsyncGroup):
         return self._concluded == self._averaging.barrier_step == self._averaging.halted_step
 
     def dismiss(self) -> None:
-        """See `Group`."""
         if self._server is not None:
             dismiss(self._listener, self._server.stop())
 
@@ -113,11 +111,9 @@ class AsyncLeader(AsyncGroup):
         return tuple(sorted(set(self._others) - self._server.present()))
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
-        """See `Group`."""
         return self._members.unresponsive(for_s)
 
     def leave(self) -> None:
-        """See `Group`."""
         if self._server is not None:
             self._server.leave(self._listener.drop)
         self._members.leave()
@@ -171,7 +167,6 @@ class AsyncFollower(AsyncGroup):
         return survived
 
     def follow(self, roster: TrainerRoster) -> None:
-        """See `Group`."""
         self._member.follow(roster)
         self._client.follow(leader_of(roster))
 
@@ -186,15 +181,12 @@ class AsyncFollower(AsyncGroup):
         return False
 
     def missing(self) -> tuple[int, ...]:
-        """See `Group`."""
         return self._member.missing()
 
     def unresponsive(self, for_s: float) -> tuple[int, ...]:
-        """See `Group`."""
         return self._member.unresponsive(for_s)
 
     def leave(self) -> None:
-        """See `Group`."""
         self._member.leave()
         self._client.stop()
 

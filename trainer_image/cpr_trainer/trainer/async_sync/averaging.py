@@ -63,7 +63,6 @@ class Elastic:
         self._centre = first.clone()
 
     def combine(self, copies: Sequence[Tensor]) -> Tensor:
-        """See `Combiner`."""
         (copy,) = copies
         blend(self._centre, copy)
         return self._centre.clone()
@@ -75,7 +74,6 @@ class Mean:
     together = True
 
     def combine(self, copies: Sequence[Tensor]) -> Tensor:
-        """See `Combiner`."""
         return mean(copies)
 
 
@@ -94,7 +92,6 @@ class Filter:
         self._momentum = momentum
 
     def combine(self, copies: Sequence[Tensor]) -> Tensor:
-        """See `Combiner`."""
         update = mean(copies).sub_(self._global)
         self._velocity.mul_(self._momentum).add_(update, alpha=1 - self._momentum)
         self._global += self._velocity
