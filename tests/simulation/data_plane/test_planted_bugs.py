@@ -17,8 +17,8 @@ from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.parity_server import ParityStore
 from cpr_trainer.shard.resume import ShardControlBlock
-from cpr_trainer.shard.service import Admission, Service
-from cpr_trainer.shard.state import ReplayBarrier
+from cpr_trainer.shard.service import Service
+from cpr_trainer.shard.state import Admission, ReplayBarrier
 from cpr_trainer.shard.steps import DueStep, StepService
 from simulation.data_plane.run import run_to_completion
 from simulation.data_plane.workload import Workload, with_faults

@@ -87,16 +87,16 @@ def test_a_lookup_may_be_waited_for_again(exchange: Exchange, pair: Pair, rows: 
 def test_failed_assertion_ends_the_process_with_its_text(
     exchange: Exchange, pair: Pair, rows: UniqueRows, tmp_path: Path
 ) -> None:
-    def push_a_step_twice() -> int:
+    def push_an_earlier_step() -> int:
         pair[1].freeze()  # the first push stays unacknowledged
-        push(exchange, rows, 1)
+        push(exchange, rows, 2)
         push(exchange, rows, 1)
         return ExitCode.OK
 
     message = tmp_path / "termination"
-    assert run_role("trainer", push_a_step_twice, {env.TERMINATION_FILE: str(message)}) == ExitCode.INTERNAL
+    assert run_role("trainer", push_an_earlier_step, {env.TERMINATION_FILE: str(message)}) == ExitCode.INTERNAL
     problem = from_json(Problem, message.read_bytes())
-    assert (problem.reason, problem.message) == ("Internal", "AssertionError: step 1 is pushed after step 1")
+    assert (problem.reason, problem.message) == ("Internal", "AssertionError: step 1 is pushed after step 2")
     pair[1].thaw()
 
 

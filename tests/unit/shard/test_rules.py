@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 
 from cpr_contract.manifests import RowUpdates
 from cpr_trainer.exchange.frames import Operation
-from cpr_trainer.shard.service import Admission, admit_push, answer_for
-from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, Cuts, Losses, after_push, merge, order_of
+from cpr_trainer.shard.service import answer_for
+from cpr_trainer.shard.state import (
+    MAX_PARTIAL_BATCHES,
+    Admission,
+    Cuts,
+    Losses,
+    admit_push,
+    after_push,
+    merge,
+    order_of,
+)
 
 ORDER = order_of(total_samples=95, batch_size=10)
 

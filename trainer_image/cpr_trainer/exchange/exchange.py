@@ -24,8 +24,8 @@ from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
-from cpr_trainer.exchange.link_loop import LinkLoop
-from cpr_trainer.exchange.lookup import LinkState, PendingLookup, SaveState, ShardsUnavailableError
+from cpr_trainer.exchange.link_loop import LinkLoop, LinkStates
+from cpr_trainer.exchange.lookup import LinkState, PendingLookup, ShardsUnavailableError
 from cpr_trainer.exchange.outbox import STATE_WIDTH, BlockLayout, Push, last_run
 from cpr_trainer.exchange.pools import Spill
 from cpr_trainer.exchange.ring import Block, Ring, padded_bytes
@@ -38,7 +38,7 @@ _NO_GENERATION = -1
 _FORGOTTEN = 2  # its place in the resume state of a link
 
 
-class Exchange:
+class Exchange(LinkStates):
     """A trainer's connections to all shards of its job.
 
     `total_samples` is of the whole job. At most `window` steps may be unacknowledged. Nothing is connected before the
@@ -75,13 +75,12 @@ class Exchange:
         self._placement = Placement.of(job.model, job.shards)
         self._seeding = Seeding.of(job.model, job.data.seed)
         self._window = window
-        self._clock = clock
         self._replays = job.replay.enabled
         self._ring = Ring(job.replay_bytes, file, spill=spill) if self._replays else None
         if file is not None and not self._replays:
             self._ring = Ring(_NO_LIMIT, file, _SMALL_SEGMENT)
         self._layout = None if file is None else BlockLayout(job.shards, self._dims, self._session.encoding)
-        self._loop = LinkLoop(self._session, clock, rng or random.Random())
+        super().__init__(LinkLoop(self._session, clock, rng or random.Random()), self._session, clock)
         self.resume(_NO_GENERATION, 0, np.full((job.shards, STATE_WIDTH), -1))
 
     def resume(self, generation: int, last_step: int, state: Ints) -> None:
@@ -261,34 +260,10 @@ class Exchange:
         with self._loop.changed:
             return tuple(map(self._forgotten, self._loop.links))
 
-    def protected(self) -> tuple[int, ...]:
-        """Return, for each shard, the samples up to which parity holds the pushes of all ranks; -1: none."""
-        with self._loop.changed:
-            session = self._session
-            return tuple(
-                -1 if link.protected < 0 else samples_at(link.protected, session.batch_size, session.total_samples)
-                for link in self._loop.links
-            )
-
-    def was_skipped(self, step: int) -> bool:
-        """Return whether `step` was trained without a shard."""
-        with self._loop.changed:
-            return any(step <= link.skipped for link in self._loop.links)
-
     def announce_cut(self, cut_step: int) -> None:
         """Announce the next cut (0: none) in all further frames, including the pings of about once a second."""
         with self._loop.changed:
             self._session.cut_step = cut_step
-
-    def applied(self) -> tuple[int, ...]:
-        """Return, for each shard, the last step of this trainer that it applied; -1 while unknown."""
-        with self._loop.changed:
-            return tuple(link.applied for link in self._loop.links)
-
-    def counted(self) -> tuple[int, ...]:
-        """Return, for each shard, the step up to which this rank's row updates are counted; -1 while unknown."""
-        with self._loop.changed:
-            return tuple(link.counted for link in self._loop.links)
 
     def count(self, step: int, rows: UniqueRows) -> None:
         """Count the rows of a step that this trainer does not push, for each link where it is not counted."""
@@ -301,38 +276,6 @@ class Exchange:
         with self._loop.changed:
             for shard, link in enumerate(self._loop.links):
                 link.uncount(step, len(rows.places[rows.on_shard(shard)]))
-
-    def saved(self) -> tuple[SaveState, ...]:
-        """Return each shard's newest committed save."""
-        with self._loop.changed:
-            return tuple(link.saved for link in self._loop.links)
-
-    def process_numbers(self) -> tuple[int, ...]:
-        """Return the number of processes that each shard's incarnation has had by now; 0 while unknown."""
-        with self._loop.changed:
-            return tuple(link.process_number for link in self._loop.links)
-
-    def unavailable(self, step: int | None = None) -> tuple[int, ...]:
-        """Return the shards that are unreachable or do not serve this generation, except those that `step` may skip."""
-        with self._loop.changed:
-            links = (link for link in self._loop.links if link.state is not LinkState.READY)
-            return tuple(link.peer.index for link in links if step is None or not link.can_skip(step))
-
-    def unresponsive(self, for_s: float) -> tuple[int, ...]:
-        """Return the shards that have an address and sent nothing for the last `for_s` seconds."""
-        with self._loop.changed:
-            now = self._clock()
-            return tuple(link.peer.index for link in self._loop.links if link.unresponsive(now, for_s))
-
-    def problems(self) -> tuple[str, ...]:
-        """Return the reasons of shards that refuse this trainer."""
-        with self._loop.changed:
-            return tuple(link.problem for link in self._loop.links if link.problem is not None)
-
-    @property
-    def newest_roster_seen(self) -> int:
-        """The highest `roster` counter that any shard has named."""
-        return self._session.newest_roster_seen
 
     def close(self) -> None:
         """Close all connections; what is not acknowledged may be lost."""

@@ -1,4 +1,7 @@
-"""The thread that owns a trainer's connections: it polls sockets, passes events to links, and follows rosters."""
+"""The thread that owns a trainer's connections: it polls sockets, passes events to links, and follows rosters.
+
+`LinkStates` has what other threads read of the links.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ import threading
 from collections.abc import Callable, Iterable
 
 from cpr_contract.roster import TrainerRoster
+from cpr_contract.spec import samples_at
 from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
+from cpr_trainer.exchange.lookup import LinkState, SaveState
 
 _LOG = logging.getLogger(__name__)
 
@@ -162,3 +167,68 @@ class LinkLoop:
         elif desired != current:
             self._selector.modify(*desired, link)
         self._watched[link] = desired
+
+
+class LinkStates:
+    """The states of a trainer's links, as other threads read them."""
+
+    def __init__(self, loop: LinkLoop, session: Session, clock: Callable[[], float]) -> None:
+        self._loop = loop
+        self._session = session
+        self._clock = clock
+
+    def protected(self) -> tuple[int, ...]:
+        """Return, for each shard, the samples up to which parity holds the pushes of all ranks; -1: none."""
+        with self._loop.changed:
+            session = self._session
+            return tuple(
+                -1 if link.protected < 0 else samples_at(link.protected, session.batch_size, session.total_samples)
+                for link in self._loop.links
+            )
+
+    def was_skipped(self, step: int) -> bool:
+        """Return whether `step` was trained without a shard."""
+        with self._loop.changed:
+            return any(step <= link.skipped for link in self._loop.links)
+
+    def applied(self) -> tuple[int, ...]:
+        """Return, for each shard, the last step of this trainer that it applied; -1 while unknown."""
+        with self._loop.changed:
+            return tuple(link.applied for link in self._loop.links)
+
+    def counted(self) -> tuple[int, ...]:
+        """Return, for each shard, the step up to which this rank's row updates are counted; -1 while unknown."""
+        with self._loop.changed:
+            return tuple(link.counted for link in self._loop.links)
+
+    def saved(self) -> tuple[SaveState, ...]:
+        """Return each shard's newest committed save."""
+        with self._loop.changed:
+            return tuple(link.saved for link in self._loop.links)
+
+    def process_numbers(self) -> tuple[int, ...]:
+        """Return the number of processes that each shard's incarnation has had by now; 0 while unknown."""
+        with self._loop.changed:
+            return tuple(link.process_number for link in self._loop.links)
+
+    def unavailable(self, step: int | None = None) -> tuple[int, ...]:
+        """Return the shards that are unreachable or do not serve this generation, except those that `step` may skip."""
+        with self._loop.changed:
+            links = (link for link in self._loop.links if link.state is not LinkState.READY)
+            return tuple(link.peer.index for link in links if step is None or not link.can_skip(step))
+
+    def unresponsive(self, for_s: float) -> tuple[int, ...]:
+        """Return the shards that have an address and sent nothing for the last `for_s` seconds."""
+        with self._loop.changed:
+            now = self._clock()
+            return tuple(link.peer.index for link in self._loop.links if link.unresponsive(now, for_s))
+
+    def problems(self) -> tuple[str, ...]:
+        """Return the reasons of shards that refuse this trainer."""
+        with self._loop.changed:
+            return tuple(link.problem for link in self._loop.links if link.problem is not None)
+
+    @property
+    def newest_roster_seen(self) -> int:
+        """The highest `roster` counter that any shard has named."""
+        return self._session.newest_roster_seen

@@ -5,7 +5,6 @@ One thread calls everything here, so pushes are applied one after another.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,29 +21,8 @@ from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.runtime import Trace
-from cpr_trainer.shard.state import Cuts, Progress, after_push, order_of
+from cpr_trainer.shard.state import Admission, Progress, admit_push, after_push, order_of
 from cpr_trainer.shard.status import Metrics
-
-
-class Admission(enum.Enum):
-    """The decision about a push of the generation that is served."""
-
-    APPLY = enum.auto()
-    DROP = enum.auto()  # applied before: acknowledge it, change nothing
-    HOLD = enum.auto()  # it follows a cut that other ranks have not reached
-
-
-def admit_push(step: int, before: int, cuts: Cuts, *, resumed: bool) -> Admission:
-    """Decide about a rank's push of `step`, where its last applied step is `before`.
-
-    No rank is held before all ranks have `resumed`: pushed to this shard, the replay included. A rank that trains
-    without the shard may be waiting for the held one, and so may a rank with a later push in the replay.
-    """
-    if step <= before:
-        return Admission.DROP
-    if resumed and cuts.holds(step) and not cuts.passed_over(step, before):
-        return Admission.HOLD
-    return Admission.APPLY
 
 
 def answer_for(theirs: int, ours: int | None) -> Operation:

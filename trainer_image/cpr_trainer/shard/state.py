@@ -6,6 +6,7 @@ they were applied by an incarnation that died before it saved them: they are los
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -145,6 +146,27 @@ class Cuts:
     def take(self) -> Self:
         """Return the cuts after the pending one was taken."""
         return replace(self, pending=0, taken=self.pending, at_barrier=False)
+
+
+class Admission(enum.Enum):
+    """The decision about a push of the generation that is served."""
+
+    APPLY = enum.auto()
+    DROP = enum.auto()  # applied before: acknowledge it, change nothing
+    HOLD = enum.auto()  # it follows a cut that other ranks have not reached
+
+
+def admit_push(step: int, before: int, cuts: Cuts, *, resumed: bool) -> Admission:
+    """Decide about a rank's push of `step`, where its last applied step is `before`.
+
+    No rank is held before all ranks have `resumed`: pushed to this shard, the replay included. A rank that trains
+    without the shard may be waiting for the held one, and so may a rank with a later push in the replay.
+    """
+    if step <= before:
+        return Admission.DROP
+    if resumed and cuts.holds(step) and not cuts.passed_over(step, before):
+        return Admission.HOLD
+    return Admission.APPLY
 
 
 @dataclass(frozen=True, slots=True)
