@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cpr_operator.api.member_status import SparePhase
-from cpr_operator.api.status import Budget, ConditionType, FailureRecord, Status
+from cpr_operator.api.status import ConditionType, FailureRecord, Status
 
 #: The labels of a job. Prometheus has the label `job` for its own targets.
 JOB = ("namespace", "cprjob")
@@ -38,16 +38,16 @@ class _Gauge:
     label: str = ""
 
 
-def _one(name: str, text: str, value: Callable[[Status], float | None]) -> _Gauge:
+def _one(name: str, text: str, path: str) -> _Gauge:
+    """Return the gauge of the value at a path of attributes, such as `budget.spent`; unknown if a part is None."""
+
     def read(status: Status) -> _Values:
-        found = value(status)
-        return () if found is None else (("", found),)
+        value: Any = status
+        for attribute in path.split("."):
+            value = None if value is None else getattr(value, attribute)
+        return () if value is None else (("", value),)
 
     return _Gauge(f"cprjob_{name}", text, read)
-
-
-def _of_budget(name: str, text: str, value: Callable[[Budget], float]) -> _Gauge:
-    return _one(name, text, lambda s: None if s.budget is None else value(s.budget))
 
 
 def _conditions(status: Status) -> _Values:
@@ -72,54 +72,28 @@ def _by_score_group(status: Status) -> _Values:
 GAUGES = (
     _Gauge("cprjob_phase", "1 for the phase that the job is in.", lambda s: ((s.phase, 1.0),), "phase"),
     _Gauge("cprjob_condition", "1 while the condition is True.", _conditions, "condition"),
-    _one("samples", "Samples trained.", lambda s: s.progress.samples),
-    _one("total_samples", "Samples in all; 0 until the data is read.", lambda s: s.progress.total_samples),
-    _one("degraded_samples", "Samples trained while a shard was unavailable.", lambda s: s.progress.degraded_samples),
-    _one(
-        "protected_samples",
-        "Samples that parity or a save holds of every shard.",
-        lambda s: s.progress.protected_samples,
-    ),
-    _one("auc", "Area under the ROC curve so far.", lambda s: s.progress.auc),
-    _one(
-        "held_out_auc",
-        "AUC of the last evaluation on held-out rows.",
-        lambda s: None if s.progress.held_out is None else s.progress.held_out.auc,
-    ),
-    _one(
-        "held_out_gauc",
-        "Its mean AUC of groups, weighted by samples.",
-        lambda s: None if s.progress.held_out is None else s.progress.held_out.gauc,
-    ),
+    _one("samples", "Samples trained.", "progress.samples"),
+    _one("total_samples", "Samples in all; 0 until the data is read.", "progress.total_samples"),
+    _one("degraded_samples", "Samples trained while a shard was unavailable.", "progress.degraded_samples"),
+    _one("protected_samples", "Samples that parity or a save holds of every shard.", "progress.protected_samples"),
+    _one("auc", "Area under the ROC curve so far.", "progress.auc"),
+    _one("held_out_auc", "AUC of the last evaluation on held-out rows.", "progress.held_out.auc"),
+    _one("held_out_gauc", "Its mean AUC of groups, weighted by samples.", "progress.held_out.gauc"),
     _Gauge("cprjob_held_out_group_auc", "Its AUC of the largest groups, and of all others.", _by_score_group, "group"),
+    _one("best_evaluation", "Score of the best evaluation by the metric of earlyStop.", "best.value"),
+    _one("evaluations_since_best", "Evaluations since the best one.", "best.since"),
+    _one("budget_limit_ratio", "Portion of samples that may be lost.", "budget.limit"),
+    _one("budget_spent_ratio", "Portion of samples that is lost.", "budget.spent"),
+    _one("budget_reserved_ratio", "Portion of samples reserved for recoveries in progress.", "budget.reserved"),
     _one(
-        "best_evaluation",
-        "Score of the best evaluation by the metric of earlyStop.",
-        lambda s: None if s.best is None else s.best.value,
-    ),
-    _one(
-        "evaluations_since_best",
-        "Evaluations since the best one.",
-        lambda s: None if s.best is None else s.best.since,
-    ),
-    _of_budget("budget_limit_ratio", "Portion of samples that may be lost.", lambda b: b.limit),
-    _of_budget("budget_spent_ratio", "Portion of samples that is lost.", lambda b: b.spent),
-    _of_budget(
-        "budget_reserved_ratio", "Portion of samples reserved for recoveries in progress.", lambda b: b.reserved
-    ),
-    _of_budget(
         "budget_running_sum_ratio",
         "Portion lost by all recoveries, also if a rollback took it back.",
-        lambda b: b.running_sum,
+        "budget.running_sum",
     ),
-    _one("lost_row_updates", "Row updates that shards have lost, or an upper bound.", lambda s: s.lost_row_updates),
-    _of_budget("rollbacks", "Rollbacks of the whole job to an anchor.", lambda b: b.rollbacks),
-    _one(
-        "interval_seconds",
-        "Planned training time between two cuts.",
-        lambda s: None if s.plan is None else s.plan.interval_seconds,
-    ),
-    _one("restarts", "Pods replaced so far.", lambda s: s.restarts),
+    _one("lost_row_updates", "Row updates that shards have lost, or an upper bound.", "lost_row_updates"),
+    _one("rollbacks", "Rollbacks of the whole job to an anchor.", "budget.rollbacks"),
+    _one("interval_seconds", "Planned training time between two cuts.", "plan.interval_seconds"),
+    _one("restarts", "Pods replaced so far.", "restarts"),
     _Gauge("cprjob_spares", "Spares by state; those that are Ready can be promoted.", _spares, "state"),
     _Gauge("cprjob_overhead_seconds", "Time that fault tolerance has cost so far.", _overhead, "kind"),
 )

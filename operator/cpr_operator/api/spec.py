@@ -31,7 +31,7 @@ def _mergeable(field: str) -> AfterValidator:
 
     def check(template: dict[str, Any]) -> dict[str, Any]:
         if (part := misshapen(template)) is not None:
-            part.fail(field)
+            fail(f"{field}.{part.field}", part.message, part.remedy)
         return template
 
     return AfterValidator(check)

@@ -1,8 +1,11 @@
 """`status` of a CPRJob: the only persistent state of the operator about a job.
 
 Each pass writes it at most once, under the `resourceVersion` that the pass read. Times are seconds since the epoch in
-Python and RFC 3339 in JSON. Every field has a default, and `Status()` is the status of a new job.
+Python and RFC 3339 in JSON. Every field has a default, and `Status()` is the status of a new job. All parts of a status
+can be imported from here.
 """
+# mypy: implicit-reexport
+# ruff: noqa: F401
 
 from __future__ import annotations
 
@@ -40,45 +43,6 @@ from cpr_operator.api.member_status import (
 )
 from cpr_operator.api.pod_placement import Quota
 from cpr_operator.api.progress_status import GroupScores, HeldOut, Point, Progress
-
-#: All parts of a status can be imported from here.
-__all__ = [
-    "MAX_ANCHORS",
-    "MAX_FAILURES",
-    "MAX_FORKS",
-    "MAX_HISTORY",
-    "MAX_RESTARTS",
-    "TERMINAL_PHASES",
-    "Anchor",
-    "BestModel",
-    "Budget",
-    "Condition",
-    "ConditionType",
-    "Counted",
-    "Counters",
-    "Dense",
-    "FailureRecord",
-    "Fork",
-    "GroupScores",
-    "HeldOut",
-    "Ledger",
-    "Member",
-    "Overhead",
-    "Phase",
-    "Plan",
-    "Policy",
-    "Predecessor",
-    "Progress",
-    "Recovery",
-    "Runtime",
-    "Shard",
-    "Shown",
-    "SourceJob",
-    "Spare",
-    "SparseUpdatesMode",
-    "Status",
-    "Trainer",
-]
 
 #: The maximum lengths of lists.
 MAX_FAILURES, MAX_FORKS, MAX_HISTORY = 20, 64, 100

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cpr_contract import env
-from cpr_operator.api.rules.rule import BadPart
+from cpr_operator.api.rules.rule import Invalid
 
 #: The key that identifies the items of each list in a pod, as in Kubernetes' strategic merge.
 #: Other lists are replaced.
@@ -33,12 +33,12 @@ _SHELL, _SCRIPT = re.compile(r"(^|/)(ba|da|a|k|z)?sh$"), re.compile(r"-[a-z]*c")
 _REMEDY = "write it as in a PodTemplateSpec: kubectl explain pod"
 
 
-def misshapen(template: Mapping[str, Any]) -> BadPart | None:
+def misshapen(template: Mapping[str, Any]) -> Invalid | None:
     """Return the first part of a template that cannot be merged, with its path below the template, or None."""
     return next(_bad_parts(template), None)
 
 
-def misplaced(template: Mapping[str, Any]) -> BadPart | None:
+def misplaced(template: Mapping[str, Any]) -> Invalid | None:
     """Return why the pods of a template that can be merged could not train, or None.
 
     Templates for other operators use other names for the container that trains, and start other programs.
@@ -49,14 +49,14 @@ def misplaced(template: Mapping[str, Any]) -> BadPart | None:
         return None
     if env.MAIN_CONTAINER not in names:
         message = f"has {', '.join(names)} and no main, in which the operator runs the trainer image"
-        return BadPart("spec.containers", message, "rename the container that trains to main; if none does, add main")
+        return Invalid("spec.containers", message, "rename the container that trains to main; if none does, add main")
     number = names.index(env.MAIN_CONTAINER)
     command = containers[number].get("command")
     words = command if isinstance(command, list) else [command]
     if command and (not any(_PROGRAM in str(word) for word in words) or _drops_arguments(words)):
         message = "would get the operator's arguments in place of the trainer image's program"
         remedy = f"remove it; a wrapper must end in the words python3, -m, {_PROGRAM} and pass on what follows them"
-        return BadPart(f"spec.containers[{number}].command", message, remedy)
+        return Invalid(f"spec.containers[{number}].command", message, remedy)
     return None
 
 
@@ -68,7 +68,7 @@ def _drops_arguments(words: list[Any]) -> bool:
     )
 
 
-def _bad_parts(template: Mapping[str, Any]) -> Iterator[BadPart]:
+def _bad_parts(template: Mapping[str, Any]) -> Iterator[Invalid]:
     yield from _maps(template, ("metadata",))
     yield from _maps(template, ("spec",))
     meta, spec = template.get("metadata"), template.get("spec")
@@ -90,7 +90,7 @@ def _bad_parts(template: Mapping[str, Any]) -> Iterator[BadPart]:
         yield from _node_terms(affinity)
 
 
-def _node_terms(affinity: Mapping[str, Any]) -> Iterator[BadPart]:
+def _node_terms(affinity: Mapping[str, Any]) -> Iterator[Invalid]:
     """Check the terms to which a requirement is added when a pod has to avoid a node."""
     required: Any = affinity
     for part in _TERMS:
@@ -103,7 +103,7 @@ def _node_terms(affinity: Mapping[str, Any]) -> Iterator[BadPart]:
         yield from _lists(term, "matchFields", f"{where}.nodeSelectorTerms[{number}]")
 
 
-def _maps(parent: Mapping[str, Any], path: tuple[str, ...], where: str = "") -> Iterator[BadPart]:
+def _maps(parent: Mapping[str, Any], path: tuple[str, ...], where: str = "") -> Iterator[Invalid]:
     """Yield the first part along `path` that is not a map. Absent and null parts are accepted."""
     value: Any = parent
     for part in path:
@@ -111,24 +111,24 @@ def _maps(parent: Mapping[str, Any], path: tuple[str, ...], where: str = "") -> 
         if value is None:
             return
         if not isinstance(value, Mapping):
-            yield BadPart(where, f"must be a map, not {_kind(value)}", _REMEDY)
+            yield Invalid(where, f"must be a map, not {_kind(value)}", _REMEDY)
             return
 
 
-def _lists(parent: Mapping[str, Any], part: str, where: str) -> Iterator[BadPart]:
+def _lists(parent: Mapping[str, Any], part: str, where: str) -> Iterator[Invalid]:
     """Yield the invalid items of a list of maps, including those without the key that identifies them."""
     value, path = parent.get(part), f"{where}.{part}"
     if value is None:
         return
     if not isinstance(value, list):
-        yield BadPart(path, f"must be a list of maps, not {_kind(value)}", _REMEDY)
+        yield Invalid(path, f"must be a list of maps, not {_kind(value)}", _REMEDY)
         return
     key = MERGE_KEYS.get(part)
     for number, item in enumerate(value):
         if not isinstance(item, Mapping):
-            yield BadPart(f"{path}[{number}]", f"must be a map, not {_kind(item)}", _REMEDY)
+            yield Invalid(f"{path}[{number}]", f"must be a map, not {_kind(item)}", _REMEDY)
         elif key is not None and (not isinstance(named := item.get(key), str | int) or isinstance(named, bool)):
-            yield BadPart(f"{path}[{number}].{key}", "is missing, or neither a string nor a number", _REMEDY)
+            yield Invalid(f"{path}[{number}].{key}", "is missing, or neither a string nor a number", _REMEDY)
 
 
 def _items(parent: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:

@@ -9,7 +9,6 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -23,7 +22,7 @@ from cpr_operator.api.base import Model
 from cpr_operator.api.crd import Schema, stored, structural
 from cpr_operator.api.job_spec import has_long_description, to_job_spec
 from cpr_operator.api.rules import OF_SPEC, STATIC, rule
-from cpr_operator.api.rules.rule import Rule, broken
+from cpr_operator.api.rules.rule import Invalid, Rule, broken
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.api.templates import misplaced
@@ -34,18 +33,6 @@ MAX_SHOWN = 40
 #: and of each member in it.
 _OBJECT_BYTES, _STATUS_BYTES, _MEMBER_BYTES = 1536 << 10, 288 << 10, 512
 _QUOTED = "; without quotes YAML reads y, n, yes, no, on and off as true or false, and 1e3 as a number"
-
-
-@dataclass(frozen=True, slots=True)
-class Invalid:
-    """One invalid field: its path in the document, the problem, and the remedy."""
-
-    field: str
-    message: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message}; {self.remedy}"
 
 
 _TOO_DEEP = Invalid("", "is nested too deeply", "a manifest has about ten levels")
@@ -103,7 +90,7 @@ def check_new(spec: CPRJobSpec) -> None:
         raise InvalidSpecError((Invalid("spec.model", message, "shorten the names of tables, features and columns"),))
     templates = {"spec.trainers.template": spec.trainers.template, "spec.shards.template": spec.shards.template}
     parts = ((field, misplaced(template)) for field, template in templates.items())
-    if wrong := tuple(Invalid(f"{field}.{part.path}", part.message, part.remedy) for field, part in parts if part):
+    if wrong := tuple(part.below(field) for field, part in parts if part):
         raise InvalidSpecError(wrong)
 
 

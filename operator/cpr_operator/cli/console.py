@@ -20,7 +20,7 @@ from cpr_operator.api.terminal_text import printable
 from cpr_operator.cli.command_errors import CommandLineError, UsageError
 
 if TYPE_CHECKING:
-    from cpr_operator.api.validate import Invalid
+    from cpr_operator.api.rules.rule import Invalid
 
 #: The exit code that a shell gives a program that SIGINT ended.
 INTERRUPTED = 130

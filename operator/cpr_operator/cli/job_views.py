@@ -108,14 +108,14 @@ def follow_job(client: Client, name: str, kube: ClusterOptions, console: Console
     """
     from cpr_operator.client import UnavailableError  # noqa: PLC0415 -- slow to import
 
-    throughput: Throughput | None = None
+    throughput = Throughput()
     with contextlib.closing(open_progress(console)) as progress:
         shown = set() if from_start else {event.uid for event in client.events(name)}
         for job in client.watch(name):
             status, now = job.status, time.time()
             done, when = status.progress.samples, status.progress.updated
             if when is not None:
-                throughput = throughput.after(when, done) if throughput else Throughput.begin(when, done)
+                throughput.add(when, done)
             elapsed_s = max(0.0, (status.completion_time or now) - (status.start_time or now))
             progress.show(ProgressState(job.name, elapsed_s, status, None))
             with contextlib.suppress(UnavailableError):  # the next round prints the events
@@ -124,7 +124,7 @@ def follow_job(client: Client, name: str, kube: ClusterOptions, console: Console
                         shown.add(event.uid)
                         progress.print(event.line)
     next_step = next_step_on_cluster(status, name, kube.text)
-    print_summary(console, name, status, throughput.samples_per_s if throughput else None, next_step)
+    print_summary(console, name, status, throughput.samples_per_s, next_step)
     return status
 
 

@@ -55,31 +55,24 @@ class ProgressState:
         return self.leader.auc if self.leader and self.leader.auc is not None else self.status.progress.auc
 
 
-@dataclass(frozen=True, slots=True)
 class Throughput:
-    """The average speed of a run, from its first report to its last."""
+    """The average speed of a run, from its first report to the last one with new samples."""
 
-    first_s: float
-    first_samples: int
-    last_s: float
-    last_samples: int
+    def __init__(self) -> None:
+        self._reports: list[tuple[float, int]] = []
 
-    @classmethod
-    def begin(cls, now: float, samples: int) -> Throughput:
-        """Return the throughput after the first report."""
-        return cls(now, samples, now, samples)
-
-    def after(self, now: float, samples: int) -> Throughput:
-        """Return the throughput after another report. A report without new samples is ignored."""
-        if samples <= self.last_samples:
-            return self
-        return Throughput(self.first_s, self.first_samples, now, samples)
+    def add(self, now: float, samples: int) -> None:
+        """Add a report. One without new samples is ignored."""
+        if not self._reports or samples > self._reports[-1][1]:
+            self._reports[1:] = [(now, samples)]
 
     @property
     def samples_per_s(self) -> float | None:
         """Return the speed; None before anything was trained."""
-        elapsed_s = self.last_s - self.first_s
-        return (self.last_samples - self.first_samples) / elapsed_s if elapsed_s > 0 else None
+        if len(self._reports) < 2:  # noqa: PLR2004 -- the first and the last
+            return None
+        (first_s, first), (last_s, last) = self._reports
+        return (last - first) / (last_s - first_s) if last_s > first_s else None
 
 
 class LiveProgress:

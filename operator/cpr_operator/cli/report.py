@@ -18,6 +18,9 @@ from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.console import plain_table
 
 UNKNOWN = "-"
+#: Fields of a failure that the report has under other names, and those that it leaves to the status.
+_FAILURE_KEYS = {"recovery_seconds": "recovery_s", "process": "life"}
+_FAILURE_DETAILS = frozenset({"time", "pod", "node", "reason", "exit_code", "counted"})
 
 
 def overall_speed(status: Status) -> float | None:
@@ -65,40 +68,14 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "lost_row_updates": status.lost_row_updates,
         "lost_row_updates_exact": status.lost_row_updates_exact,
         "failures": [
-            {
-                "role": each.role,
-                "index": each.index,
-                "kind": each.kind,
-                "lost_samples": each.lost_samples,
-                "replayed_samples": each.replayed_samples,
-                "replayed_in_order": each.replayed_in_order,
-                "lost_row_updates": each.lost_row_updates,
-                "lost_row_updates_exact": each.lost_row_updates_exact,
-                "recovery_s": each.recovery_seconds,
-                "action": each.action,
-                "incarnation": each.incarnation,
-                "life": each.process,
-                "tier": each.tier,
-                "message": each.message,
-            }
+            {_FAILURE_KEYS.get(name, name): value for name, value in each if name not in _FAILURE_DETAILS}
             for each in status.failures
         ],
         "pods": [
-            {
-                "name": each.pod,
-                "role": each.role,
-                "index": each.index,
-                "incarnation": each.incarnation,
-                "uid": each.uid,
-            }
+            {"name": each.pod, "role": each.role, **each.model_dump(include={"index", "incarnation", "uid"})}
             for each in status.members
         ],
-        "overhead": {
-            "save_s": overhead.save_seconds,
-            "load_s": overhead.load_seconds,
-            "lost_s": overhead.lost_seconds,
-            "reschedule_s": overhead.reschedule_seconds,
-        },
+        "overhead": {name.replace("_seconds", "_s"): value for name, value in overhead},
         "result": status.result and status.result.key,
     }
 

@@ -124,7 +124,7 @@ async def run(options: RunOptions, console: SafeConsole) -> int:
         with _interrupts(monitor):
             async with operating(cluster, job):
                 status = await monitor.follow()
-    speed = monitor.throughput.samples_per_s if monitor.throughput else None
+    speed = monitor.throughput.samples_per_s
     with contextlib.suppress(OutputClosedError, OSError):  # then the folder alone has the outcome
         print_summary(monitor.console, job.name, status, speed, next_local_step(status, workdir))
     if options.report is not None:
@@ -198,7 +198,7 @@ def _interrupts(monitor: RunMonitor) -> Iterator[None]:
 class RunMonitor:
     """Polls a job several times a second until the run is over, and kills members when due.
 
-    `throughput` is that of the whole run so far, None before a leader's first report. `interrupted` is true once the
+    `throughput` is that of the whole run so far. `interrupted` is true once the
     user, or the closed output, has suspended the job.
     """
 
@@ -210,7 +210,7 @@ class RunMonitor:
         self._start = time.monotonic()
         self.interrupted = False
         self._abandoned = asyncio.Event()
-        self.throughput: Throughput | None = None
+        self.throughput = Throughput()
 
     def interrupt(self) -> None:
         """Handle Ctrl-C and SIGTERM: the first suspends the job, which saves everything; the next stops at once."""
@@ -265,10 +265,7 @@ class RunMonitor:
             return None
         if not takes_part(report):  # it has no position in the training yet
             return None
-        now = time.monotonic()
-        self.throughput = (
-            self.throughput.after(now, report.samples) if self.throughput else Throughput.begin(now, report.samples)
-        )
+        self.throughput.add(time.monotonic(), report.samples)
         return report
 
     def _kill_due(self, leader: TrainerReport, pods: tuple[PodView, ...]) -> None:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates
 from cpr_operator.api.quantities import limit_of, main_container, write_bytes
+from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.sizes import shard_memory, step_traffic, steps_until_full
 from cpr_operator.api.snapshots_spec import Store
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import MERGE_KEYS
-from cpr_operator.api.validate import Invalid
 from cpr_operator.desired.names import JobId, Role
 from cpr_operator.desired.pod import PodPlan, role_spec
 from cpr_operator.desired.template import APPENDED, COMPLETE, Restriction
@@ -64,9 +65,8 @@ def warnings(spec: CPRJobSpec) -> tuple[Invalid, ...]:
         found += _ignored(stated, role_spec(plan, role), f"{field}.spec")
         found += _foreign_labels(stated, f"{field}.spec")
     if refused := Restriction().refuses(spec):
-        field, _, rest = refused.partition(": ")
-        message, _, remedy = rest.partition("; ")
-        found.append(Invalid(field, f"{message} by the operator's default configuration (restrictTemplates)", remedy))
+        by_default = f"{refused.message} by the operator's default configuration (restrictTemplates)"
+        found.append(replace(refused, message=by_default))
     stores = {"spec.snapshots.store": spec.snapshots.store, "spec.data.store": spec.data.store}
     for field, store in stores.items():
         if isinstance(store, Store) and not store.endpoint.startswith("file:"):

@@ -95,21 +95,13 @@ class Rosters:
         """The part that all trainers' rosters share."""
         return trainer_roster(self._status, Trainer(index=0), 0)
 
-    def document(self, member: Member, incarnation: int) -> Document:
+    def document(self, member: Shard | Trainer, incarnation: int) -> Document:
         """The document for the pod of `incarnation` of this member."""
-        match member:
-            case Shard():
-                return Document.of(self.shard(member, incarnation))
-            case Trainer():
-                own = {
-                    "index": str(member.index),
-                    "incarnation": str(incarnation),
-                    "newest_incarnation": str(member.incarnation),
-                }
-                text = join_fields({**self._shared, **own})
-                return Document("trainer", member.index, incarnation, self._status.counters.roster, text)
-            case _:
-                raise TypeError(f"not a member: {member!r}")
+        if isinstance(member, Shard):
+            return Document.of(self.shard(member, incarnation))
+        own = {"index": member.index, "incarnation": incarnation, "newest_incarnation": member.incarnation}
+        text = join_fields({**self._shared, **{name: str(number) for name, number in own.items()}})
+        return Document(member.role, member.index, incarnation, self._status.counters.roster, text)
 
     @cached_property
     def _shared(self) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cpr_operator.api.rules.rule import BadPart
+from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import MERGE_KEYS
 
@@ -64,23 +64,8 @@ CONTAINER_FIELDS = frozenset(
         "terminationMessagePolicy",
     }
 )
-VOLUMES = frozenset(
-    {
-        "emptyDir",
-        "persistentVolumeClaim",
-        "configMap",
-        "secret",
-        "downwardAPI",
-        "ephemeral",
-    }
-)
-PROJECTED = frozenset(
-    {
-        "configMap",
-        "secret",
-        "downwardAPI",
-    }
-)
+PROJECTED = frozenset({"configMap", "secret", "downwardAPI"})
+VOLUMES = PROJECTED | {"emptyDir", "persistentVolumeClaim", "ephemeral"}
 POD_SECURITY = frozenset(
     {
         "runAsGroup",
@@ -146,23 +131,23 @@ class Restriction:
 
     service_accounts: frozenset[str] = frozenset()
 
-    def refuses(self, spec: CPRJobSpec) -> str:
-        """The first disallowed part of the templates, with the remedy; empty if there is none."""
-        message = self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
-        if not message and (spec.shards.spare_priority_class_name or "").startswith(SYSTEM_PRIORITY):
-            return f"spec.shards.sparePriorityClassName: {_SYSTEM_CLASSES}; {_REMEDY}"
-        return message
+    def refuses(self, spec: CPRJobSpec) -> Invalid | None:
+        """The first disallowed part of the templates, with the remedy; None if there is none."""
+        refused = self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
+        if refused is None and (spec.shards.spare_priority_class_name or "").startswith(SYSTEM_PRIORITY):
+            return _bad("spec.shards.sparePriorityClassName", _SYSTEM_CLASSES)
+        return refused
 
-    def refuses_trainers(self, spec: CPRJobSpec) -> str:
+    def refuses_trainers(self, spec: CPRJobSpec) -> Invalid | None:
         """The same for the trainers' template, from which cleanup pods are made."""
         return self._refuses("spec.trainers.template", spec.trainers.template)
 
-    def _refuses(self, field: str, template: Mapping[str, Any]) -> str:
+    def _refuses(self, field: str, template: Mapping[str, Any]) -> Invalid | None:
         part = next(_template(template, self.service_accounts), None)
-        return f"{field}.{part.path}: {part.message}; {part.remedy}" if part else ""
+        return part and part.below(field)
 
 
-def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator[BadPart]:
+def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator[Invalid]:
     yield from _others(template, frozenset({"metadata", "spec"}), "")
     meta = template.get("metadata") or {}
     yield from _others(meta, frozenset({"labels", "annotations", "name", "namespace", "creationTimestamp"}), "metadata")
@@ -185,7 +170,7 @@ def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator
             yield from _container(container, f"spec.{part}[{number}]")
 
 
-def _container(container: Mapping[str, Any], where: str) -> Iterator[BadPart]:
+def _container(container: Mapping[str, Any], where: str) -> Iterator[Invalid]:
     yield from _others(container, CONTAINER_FIELDS | {"ports", "securityContext", "lifecycle", *PROBES}, where)
     for number, port in _maps(container.get("ports")):
         for field in ("hostPort", "hostIP"):
@@ -207,7 +192,7 @@ def _container(container: Mapping[str, Any], where: str) -> Iterator[BadPart]:
     yield from _security(context, CONTAINER_SECURITY, f"{where}.securityContext")
 
 
-def _security(context: object, allowed: frozenset[str], where: str) -> Iterator[BadPart]:
+def _security(context: object, allowed: frozenset[str], where: str) -> Iterator[Invalid]:
     """Allow only settings that reduce rights: a user other than root, a seccomp profile, dropped capabilities."""
     given = _map(context)
     special = {"runAsUser", "runAsNonRoot", "allowPrivilegeEscalation", "capabilities", "seccompProfile"}
@@ -223,13 +208,13 @@ def _security(context: object, allowed: frozenset[str], where: str) -> Iterator[
         yield _bad(f"{where}.seccompProfile.type", "must be RuntimeDefault or Localhost")
 
 
-def _volume(volume: Mapping[str, Any], where: str) -> Iterator[BadPart]:
+def _volume(volume: Mapping[str, Any], where: str) -> Iterator[Invalid]:
     yield from _others(volume, VOLUMES | {"name", "projected"}, where)
     for number, source in _maps(_map(volume.get("projected")).get("sources")):
         yield from _others(source, PROJECTED, f"{where}.projected.sources[{number}]")
 
 
-def _others(part: Mapping[str, Any], allowed: frozenset[str], where: str) -> Iterator[BadPart]:
+def _others(part: Mapping[str, Any], allowed: frozenset[str], where: str) -> Iterator[Invalid]:
     """Yield the fields that are not allowed. Empty ones are harmless."""
     for field, value in part.items():
         if field not in allowed and value:
@@ -244,5 +229,5 @@ def _maps(value: object) -> list[tuple[int, Mapping[str, Any]]]:
     return [(n, _map(item)) for n, item in enumerate(value)] if isinstance(value, list) else []
 
 
-def _bad(path: str, message: str) -> BadPart:
-    return BadPart(path, message, _REMEDY)
+def _bad(path: str, message: str) -> Invalid:
+    return Invalid(path, message, _REMEDY)

@@ -108,7 +108,7 @@ def _attempt(state: ReconcileState, attempt: int) -> Outcome:
     # The template that the job started with is always allowed.
     started_with = status.runtime is not None and status.runtime.template_hash == template_hash(state.spec)
     if restriction and not started_with and (refusal := restriction.refuses_trainers(state.spec)):
-        return Outcome(status, events=(_left_of(job, refusal),), release=True)
+        return Outcome(status, events=(_left_of(job, str(refusal)),), release=True)
     try:
         pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, state.observed.anchors_in_use)
     except Exception as error:  # noqa: BLE001 -- whatever it is

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import assert_never
 
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.desired.rosters import is_supported, version_of
@@ -106,8 +105,14 @@ def _live(observed: ReconcileInput) -> Outcome:
     if spec.suspend or before.phase == "Suspending" or resizes:
         return _stop(observed)
     if before.start_time is not None and before.phase != "Suspended":
-        why = must_stop(observed)
-        return _stop(observed, why) if why else outcome(_run_phases(observed))
+        if why := must_stop(observed):
+            return _stop(observed, why)
+        state = begin(observed)
+        for phase in PHASES:
+            state = phase(state)
+            if state.status.phase in TERMINAL_PHASES or state.status.phase == "Suspending":
+                break  # it has ended, or releases its pods: no further phase is due
+        return outcome(state)
     return _without_pods(observed)
 
 
@@ -115,31 +120,24 @@ def _stop(observed: ReconcileInput, why: str = "") -> Outcome:
     return outcome(without_quota(suspend(observed, why)))
 
 
-def _run_phases(observed: ReconcileInput) -> ReconcileState:
-    state = begin(observed)
-    for phase in PHASES:
-        state = phase(state)
-        if state.status.phase in TERMINAL_PHASES or state.status.phase == "Suspending":
-            break  # it has ended, or releases its pods: no further phase is due
-    return state
-
-
 def _without_pods(observed: ReconcileInput) -> Outcome:
     """Start or resume a new or suspended job, unless something blocks it or its queue has no quota."""
-    blocked = _blocked(observed)
-    if blocked is not None:
+    if (blocked := _blocked(observed)) is not None:
         return blocked
-    waits = must_wait(observed)
-    if waits is not None:
+    if (waits := must_wait(observed)) is not None:
         return await_quota(observed, waits)
-    return outcome(with_quota(_begin(observed) if observed.before.start_time is None else resume(observed)))
+    if observed.before.start_time is not None:
+        return outcome(with_quota(resume(observed)))
+    source = restore_source(observed.job, observed.source_jobs)
+    assert isinstance(source, RestoreSource), "a job without the anchor of its source does not start"
+    return outcome(with_quota(start(observed, source)))
 
 
 def _blocked(observed: ReconcileInput) -> Outcome | None:
     """Return the outcome of a job without pods that may not start or resume, even with quota; None if it may."""
     job, before = observed.job, observed.before
     if observed.restriction is not None and (refusal := observed.restriction.refuses(job.spec)):
-        return refuse_pods(observed, "TemplateRefused", refusal)
+        return refuse_pods(observed, "TemplateRefused", str(refusal))
     if before.start_time is not None:
         return outcome(ReconcileState(observed, before)) if waits_to_resume(observed) else None
     if observed.admission_gate is not None:
@@ -151,16 +149,3 @@ def _blocked(observed: ReconcileInput) -> Outcome | None:
             return refuse_pods(observed, reason, message)
         case NoSource(message=message):
             return await_anchor(observed, message)
-        case source:
-            assert_never(source)
-
-
-def _begin(observed: ReconcileInput) -> ReconcileState:
-    """Start a new job, from the anchor of its source if it has one."""
-    match restore_source(observed.job, observed.source_jobs):
-        case RestoreSource() as chosen:
-            return start(observed, chosen)
-        case NoSource():
-            raise AssertionError("a job without the anchor of its source does not start")
-        case source:
-            assert_never(source)

@@ -154,17 +154,6 @@ class FailJob:
 Decision = Replace | RollBack | WaitForReport | WaitForStore | FailJob
 
 
-@dataclass(frozen=True, slots=True)
-class _Grants:
-    """The grants of a decision, the sample-shards that they would charge, and the shards that lose their state."""
-
-    shards: tuple[ShardGrant, ...]
-    dense: DenseGrant | None
-    charge: int
-    lost: tuple[int, ...]
-    orphaned: tuple[tuple[int, Ranges], ...] = ()
-
-
 def decide(given: RecoveryInput) -> Decision:
     """Decide on the lost members: partial recovery if it is allowed and fits the budget, else rollback."""
     s = given
@@ -221,12 +210,13 @@ def next_attempt(started_at: float, lost_at: float | None) -> float:
 def _fit(s: RecoveryInput, bound: int) -> Decision:
     """Replace if the worst loss fits. If newer saves than the known ones may exist, require one that would fit."""
     dense = None if s.survivors else s.dense_saved
-    known, check = _try(s, bound, s.losses, dense)
-    if check.fits and s.mode == "Full" and known.charge > 0:
+    known, charge = _try(s, bound, s.losses, dense)
+    check = ledger.fits(s.account.ledger, s.account.set_aside, charge)
+    if check.fits and s.mode == "Full" and charge > 0:
         reason = "the plan is full recovery, so any lost sample rolls the job back"
         return roll_back(s.account, s.anchors, reason, known.lost)
     if check.fits:
-        return _replace(s, known, bound, check.reason)
+        return _degraded(s, replace(known, reason=check.reason), bound)
     if s.mode == "Full":
         return roll_back(s.account, s.anchors, check.reason, known.lost)
     # The maximum loss of each member, by the remaining budget.
@@ -236,29 +226,31 @@ def _fit(s: RecoveryInput, bound: int) -> Decision:
     losses = tuple(loss if loss.certain else replace(loss, saved=max(loss.saved, oldest)) for loss in s.losses)
     if dense is not None and not s.dense_certain:
         dense = max(dense, oldest)
-    hoped, fitting = _try(s, bound, losses, dense)
+    hoped, charge = _try(s, bound, losses, dense)
+    fitting = ledger.fits(s.account.ledger, s.account.set_aside, charge)
     if fitting.fits and oldest < bound:
-        return _replace(s, hoped, bound, f"{fitting.reason}, provided that saves of {oldest} samples exist")
+        reason = f"{fitting.reason}, provided that saves of {oldest} samples exist"
+        return _degraded(s, replace(hoped, reason=reason), bound)
     return roll_back(s.account, s.anchors, check.reason, known.lost)
 
 
-def _try(
-    s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: int | None
-) -> tuple[_Grants, ledger.BudgetCheck]:
+def _try(s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: int | None) -> tuple[Replace, int]:
+    """Return the replacement that these saves permit, and the sample-shards that it would charge."""
     grants = tuple(_grant(loss, bound) for loss in losses)
     dense = None
     if dense_saved is not None:
         floor, reserve = min(dense_saved, bound), _between(dense_saved, bound) if s.dense_charged else ()
         dense = DenseGrant(floor, reserve, floor if s.dense_charged and (reserve or not s.bound_exact) else None)
     orphaned = tuple((index, _between(saved, bound)) for index, saved in s.orphaned)
-    reserves = {grant.index: grant.reserve for grant in grants} | dict(orphaned)
-    after = s.account.reserve(reserves, dense.reserve if dense else ())
-    charge = after.charged - s.account.charged
-    assert charge >= 0, f"a reservation lowers the charge by {-charge} sample-shards"
     lost = tuple(loss.index for loss in losses if not loss.flushed)
     if dense and dense.reserve:
         lost = tuple(range(len(s.account.reserved)))
-    return _Grants(grants, dense, charge, lost, orphaned), ledger.fits(s.account.ledger, s.account.set_aside, charge)
+    # The present leader stays while it is active; without survivors it leads again in its next incarnation.
+    leader = s.leader if s.leader in s.survivors or not s.survivors else min(s.survivors)
+    tried = Replace(grants, s.lost_trainers, leader, dense, lost, "", orphaned)
+    charge = s.account.reserve(tried.reserves, dense.reserve if dense else ()).charged - s.account.charged
+    assert charge >= 0, f"a reservation lowers the charge by {-charge} sample-shards"
+    return tried, charge
 
 
 def _grant(loss: Loss, bound: int) -> ShardGrant:
@@ -271,20 +263,18 @@ def _between(first: int, end: int) -> Ranges:
     return ((first, end),) if first < end else ()
 
 
-def _replace(s: RecoveryInput, grants: _Grants, bound: int, reason: str) -> Replace:
-    shards = grants.shards
+def _degraded(s: RecoveryInput, given: Replace, bound: int) -> Replace:
+    """Let training continue without the lost shards, if the job degrades and the budget allows it."""
     # A new trainer begins with all shards, and a drained shard loses nothing: training waits for both.
-    if s.degrade and s.mode == "Partial" and grants.lost and s.survivors and not s.lost_trainers:
-        after = s.account.reserve({grant.index: grant.reserve for grant in shards})
-        allowed = extent(after, len(grants.lost), bound)
-        if allowed.until:  # reserve the whole loss of a shard that training continues without
-            shards = tuple(
-                replace(grant, reserve=_between(grant.floor, allowed.until), allowance=allowed.until)
-                if grant.index in grants.lost
-                else grant
-                for grant in shards
-            )
-        reason = f"{reason}; {allowed.reason}"
-    # The present leader stays while it is active; without survivors it leads again in its next incarnation.
-    leader = s.leader if s.leader in s.survivors or not s.survivors else min(s.survivors)
-    return Replace(shards, s.lost_trainers, leader, grants.dense, grants.lost, reason, grants.orphaned)
+    if not (s.degrade and s.mode == "Partial" and given.lost and s.survivors and not s.lost_trainers):
+        return given
+    shards = given.shards
+    allowed = extent(s.account.reserve({grant.index: grant.reserve for grant in shards}), len(given.lost), bound)
+    if allowed.until:  # reserve the whole loss of a shard that training continues without
+        shards = tuple(
+            replace(grant, reserve=_between(grant.floor, allowed.until), allowance=allowed.until)
+            if grant.index in given.lost
+            else grant
+            for grant in shards
+        )
+    return replace(given, shards=shards, reason=f"{given.reason}; {allowed.reason}")

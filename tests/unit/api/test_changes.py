@@ -2,8 +2,9 @@
 
 import pytest
 
+from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.status import Status
-from cpr_operator.api.validate import Invalid, parse_spec, refused
+from cpr_operator.api.validate import parse_spec, refused
 from support.change_cases import CHANGES, Change
 from support.documents import Edits, edited
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.roster import Counters, ShardRoster
+from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
@@ -82,7 +83,7 @@ def test_template_that_is_not_refused_becomes_a_pod(template: dict[str, Any]) ->
         parsed = parse_spec(spec(trainers__template=template, shards__template=template))
     except InvalidSpecError:
         return
-    assert isinstance(Restriction().refuses(parsed), str)
+    assert isinstance(Restriction().refuses(parsed), Invalid | None)
     plan = PodPlan(JobId("ns", "job", "0a1b2c3d"), parsed, "trainer:1", "{}", 30)
     assert pod_manifest(plan, Document.of(ROSTER), avoid="node-7")["spec"]["containers"]
     assert cleanup_pod(plan, 1, ())["spec"]["containers"]

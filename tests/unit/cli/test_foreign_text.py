@@ -11,9 +11,9 @@ import pytest
 from rich.console import RenderableType
 
 from cpr_contract.requests import ColumnStats, DataStats, Imported, ImportedTable
+from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.status import Condition, FailureRecord, Plan, Status
 from cpr_operator.api.terminal_text import printable_log
-from cpr_operator.api.validate import Invalid
 from cpr_operator.cli import data_inspect, importing, report
 from cpr_operator.cli.console import SafeConsole, show_invalid
 from cpr_operator.cli.job_views import description, events_table

@@ -188,7 +188,10 @@ def test_plain_progress_prints_at_changes_and_intervals() -> None:
 
 
 def test_throughput_is_over_training_time() -> None:
-    throughput = Throughput.begin(10.0, 100)
+    throughput = Throughput()
     assert throughput.samples_per_s is None
-    throughput = throughput.after(12.0, 300).after(20.0, 300).after(14.0, 200)
+    throughput.add(10.0, 100)
+    assert throughput.samples_per_s is None
+    for now, samples in ((12.0, 300), (20.0, 300), (14.0, 200)):
+        throughput.add(now, samples)
     assert throughput.samples_per_s == 100.0

@@ -9,10 +9,22 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cpr_operator import http_server
-from cpr_operator.api.status import Budget, Condition, FailureRecord, Overhead, Plan, Progress, Shard, Status
+from cpr_operator.api.status import (
+    Anchor,
+    BestModel,
+    Budget,
+    Condition,
+    FailureRecord,
+    HeldOut,
+    Overhead,
+    Plan,
+    Progress,
+    Shard,
+    Status,
+)
 from cpr_operator.candidate import visit_known
 from cpr_operator.http_server import serve
-from cpr_operator.metrics import Metrics
+from cpr_operator.metrics import GAUGES, Metrics
 from cpr_operator.queue import ReconcileQueue
 
 
@@ -42,6 +54,16 @@ def value(metrics: Metrics, name: str, *labels: str) -> float | None:
     """The sample of that name with these label values, in any order."""
     found = (each for family in families(metrics) for each in family.samples if each.name == name)
     return next((each.value for each in found if sorted(each.labels.values()) == sorted(labels)), None)
+
+
+def test_every_gauge_has_a_value_once_its_job_has_one() -> None:
+    progress = Progress(protected_samples=1, auc=0.7, held_out=HeldOut(step=1, samples=1, scored=1, auc=0.7, gauc=0.6))
+    anchor = Anchor(key="k", digest="d", generation=1, step=1, samples=1)
+    full = status().evolve(progress=progress, best=BestModel(anchor=anchor, value=0.7, since=0))
+    metrics, groups = Metrics(), "cprjob_held_out_group_auc"
+    metrics.observe_status("n", "j", full)
+    assert {gauge.name for gauge in GAUGES} - {groups} <= {f.name for f in families(metrics) if f.samples}
+    assert not any(gauge.read(Status()) for gauge in GAUGES if "budget" in gauge.name)
 
 
 def test_status_sets_the_gauges_of_its_job() -> None:

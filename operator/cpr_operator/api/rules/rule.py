@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn, TypeVar
 
@@ -67,16 +67,19 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class BadPart:
-    """An invalid part of a free-form field: its path below the field, the problem, and the remedy."""
+class Invalid:
+    """One invalid field: its path in the document, or below a free-form field; the problem, and the remedy."""
 
-    path: str
+    field: str
     message: str
     remedy: str
 
-    def fail(self, field: str) -> NoReturn:
-        """Raise pydantic's error about the part of `field`. Call it from a validator of `field`."""
-        fail(f"{field}.{self.path}", self.message, self.remedy)
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}; {self.remedy}"
+
+    def below(self, field: str) -> Invalid:
+        """Return the same for a path below `field`."""
+        return replace(self, field=f"{field}.{self.field}")
 
 
 def fail(field: str, message: str, remedy: str) -> NoReturn:
