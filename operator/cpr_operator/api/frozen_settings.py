@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from cpr_contract.choices import ReplayPolicy
-from cpr_contract.codec import from_json, unpack
-from cpr_contract.spec import JobSpec
+from cpr_contract.codec import unpack
 from cpr_operator.api.quantities import limit_of, main_container, read_bytes, write_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Runtime, SparseUpdatesMode, Status, WorkerCount
@@ -76,7 +77,8 @@ def sparse_updates(spec: CPRJobSpec, before: Runtime | None = None) -> SparseUpd
     if before is not None and before.sparse_updates is not None:
         return before.sparse_updates
     if before is not None:
-        started_with = from_json(JobSpec, unpack(before.job_spec)).sparse_updates
+        # An operator of an earlier release may have written the status of a job of this one.
+        started_with = json.loads(unpack(before.job_spec)).get("sparse_updates", "PerPush")
         return SparseUpdatesMode(mode=started_with, reason="an earlier release started the job so")
     if spec.trainers.sparse_updates == "PerPush":
         return SparseUpdatesMode(mode="PerPush", reason="spec.trainers.sparseUpdates says so")
