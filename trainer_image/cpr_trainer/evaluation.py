@@ -73,8 +73,11 @@ class ProgressiveValidation:
             )
         skipped = max(0, self._unscored - first_sample)
         logits, labels = logits[skipped:].cpu(), labels[skipped:].cpu()
-        for counters, *column in zip(self._own_labels, _columns(logits), _columns(labels), strict=False):
-            _count(counters, *column)
+        for counters, scores, truth in zip(self._own_labels, _columns(logits), _columns(labels), strict=False):
+            bins = ((scores + _HIGHEST_LOGIT) * _BINS_PER_LOGIT).long().clamp_(0, BINS - 1)
+            counters.index_add_(0, bins + BINS * truth.long(), torch.ones_like(bins))
+            loss = nn.functional.binary_cross_entropy_with_logits(scores.double(), truth.double(), reduction="sum")
+            counters[-1] += round(float(loss) * _PARTS)
         if self._metrics is not None and len(labels):
             sums = metric_sums(self._metrics, logits, labels, (len(self._own) - 1 - self._split) // 2)
             self._own[self._split : -1] += _as_counters(sums, first_sample)
@@ -201,14 +204,6 @@ def first_of(logits: Tensor) -> Tensor:
 def _columns(values: Tensor) -> tuple[Tensor, ...]:
     """Return what a tensor, [n] or [n, k], holds of each label and target, [n]."""
     return (values,) if values.dim() == 1 else values.unbind(dim=1)
-
-
-def _count(counters: Tensor, logits: Tensor, labels: Tensor) -> None:
-    """Add samples of one label, [n], to its counters, [COUNTERS]."""
-    bins = ((logits + _HIGHEST_LOGIT) * _BINS_PER_LOGIT).long().clamp_(0, BINS - 1)
-    counters.index_add_(0, bins + BINS * labels.long(), torch.ones_like(bins))
-    loss = nn.functional.binary_cross_entropy_with_logits(logits.double(), labels.double(), reduction="sum")
-    counters[-1] += round(float(loss) * _PARTS)
 
 
 def _as_counters(sums: Tensor, first_sample: int) -> Tensor:

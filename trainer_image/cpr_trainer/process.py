@@ -38,7 +38,29 @@ _ANSWERING = {
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one role to its end and return the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m cpr_trainer", description=__doc__.partition("\n")[0])
+    roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
+    roles.add_parser(ROLE_TRAINER, help="train; all settings are in the environment")
+    roles.add_parser(ROLE_SHARD, help="hold a part of the tables; all settings are in the environment")
+    roles.add_parser(
+        "calibrate", help="measure the cost of losses: reads an Experiment from stdin, writes reports to stdout"
+    )
+    roles.add_parser("evaluate", help="score held-out rows: reads an EvaluationRequest, writes an Evaluation")
+    roles.add_parser("import", help="write an anchor: reads an ImportRequest, writes an Imported")
+    roles.add_parser("inspect", help="inspect data: reads an InspectionRequest, writes an Inspection")
+    roles.add_parser("inventory", help="list, verify or prune saves: reads a Request, writes the answer")
+    cleaning = roles.add_parser(ROLE_CLEANUP, help="delete all saves of a job")
+    cleaning.add_argument("--spare", action="append", default=[], help="the key of an anchor that stays")
+    exporting = roles.add_parser("export", help="write the model of an anchor as files")
+    exporting.add_argument("--anchor", required=True, help="the key of the anchor's manifest")
+    exporting.add_argument("--format", choices=get_args(ExportFormat), default="safetensors", help="of the network")
+    exporting.add_argument("--since", help="the key of another anchor: only the rows that changed after it are written")
+    exporting.add_argument(
+        "--to",
+        required=True,
+        help="the folder, made if it is not there; a URI; - writes an archive (tar) to stdout",
+    )
+    options = parser.parse_args(arguments)
     return run_role(options.role, partial(_run, options, environ), environ)
 
 
@@ -113,29 +135,3 @@ def loading_torch(environ: Mapping[str, str]) -> Iterator[None]:
 
         torch.set_num_threads(threads(environ))
         yield
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m cpr_trainer", description=__doc__.partition("\n")[0])
-    roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
-    roles.add_parser(ROLE_TRAINER, help="train; all settings are in the environment")
-    roles.add_parser(ROLE_SHARD, help="hold a part of the tables; all settings are in the environment")
-    roles.add_parser(
-        "calibrate", help="measure the cost of losses: reads an Experiment from stdin, writes reports to stdout"
-    )
-    roles.add_parser("evaluate", help="score held-out rows: reads an EvaluationRequest, writes an Evaluation")
-    roles.add_parser("import", help="write an anchor: reads an ImportRequest, writes an Imported")
-    roles.add_parser("inspect", help="inspect data: reads an InspectionRequest, writes an Inspection")
-    roles.add_parser("inventory", help="list, verify or prune saves: reads a Request, writes the answer")
-    cleaning = roles.add_parser(ROLE_CLEANUP, help="delete all saves of a job")
-    cleaning.add_argument("--spare", action="append", default=[], help="the key of an anchor that stays")
-    exporting = roles.add_parser("export", help="write the model of an anchor as files")
-    exporting.add_argument("--anchor", required=True, help="the key of the anchor's manifest")
-    exporting.add_argument("--format", choices=get_args(ExportFormat), default="safetensors", help="of the network")
-    exporting.add_argument("--since", help="the key of another anchor: only the rows that changed after it are written")
-    exporting.add_argument(
-        "--to",
-        required=True,
-        help="the folder, made if it is not there; a URI; - writes an archive (tar) to stdout",
-    )
-    return parser

@@ -60,29 +60,22 @@ class SingleProcessTrainer:
         """Train and score all steps. Raises DataError, DivergedError."""
         steps = self.order.steps
         for step in range(1, steps + 1):
-            slots = self._train_step(step)
+            # As the trainer's `Stepper` does, without an exchange.
+            samples = self.order.slice_of(step)
+            batch = self._dataset.take(self.order.indices_of(samples))
+            access = find_access(self.placement, batch.ids)
+            slots = access.unique.places
+            fetch = partial(read_rows, self.arena, slots)
+            names = (self._seed, 0, step)  # those of the only trainer of a job
+            computed = compute(self.replica, batch, access, fetch, len(samples), self._workers, names)
+            self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
+            if step % MERGE_STEPS == 0 or step == steps:
+                self.scores.merge(*self.scores.to_merge())
+            self.replica.step(step)
+            gradients = computed.row_gradients
+            by_band = gradients if isinstance(gradients, tuple) else (gradients,)
+            self.arena.apply(slots, access.unique.numbers, [each.float().numpy() for each in by_band], step)
             if after_step is not None:
                 after_step(step, slots)
             if step * _REPORTS // steps > (step - 1) * _REPORTS // steps:
                 report_progress(samples_at(step, self.order.batch_size, self.order.total_samples))
-
-    def _train_step(self, step: int) -> Ints:
-        """Train one step as the trainer's `Stepper` does, without an exchange.
-
-        Returns the slots of the rows that it updated.
-        """
-        samples = self.order.slice_of(step)
-        batch = self._dataset.take(self.order.indices_of(samples))
-        access = find_access(self.placement, batch.ids)
-        slots = access.unique.places
-        fetch = partial(read_rows, self.arena, slots)
-        names = (self._seed, 0, step)  # those of the only trainer of a job
-        computed = compute(self.replica, batch, access, fetch, len(samples), self._workers, names)
-        self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
-        if step % MERGE_STEPS == 0 or step == self.order.steps:
-            self.scores.merge(*self.scores.to_merge())
-        self.replica.step(step)
-        gradients = computed.row_gradients
-        by_band = gradients if isinstance(gradients, tuple) else (gradients,)
-        self.arena.apply(slots, access.unique.numbers, [each.float().numpy() for each in by_band], step)
-        return slots

@@ -131,7 +131,7 @@ def test_seed_fixes_a_network_that_does_not_use_it(spec_of: Callable[[object], M
 
 def train(replica: DenseReplica, steps: int) -> None:
     for step in range(1, steps + 1):
-        replica.zero_gradients()
+        replica.gradients.zero_()
         loss_share(replica.model, start(replica.model, DENSE)(EMBEDDINGS), LABELS, 16).backward()
         replica.step(step)
 

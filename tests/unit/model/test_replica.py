@@ -43,7 +43,7 @@ LABELS = torch.randint(0, 2, (16,), generator=GENERATOR).float()
 
 def train(replica: DenseReplica, steps: int, slices: tuple[slice, ...] = (slice(None),)) -> None:
     for step in range(1, steps + 1):
-        replica.zero_gradients()
+        replica.gradients.zero_()
         for part in slices:
             dense, embeddings, labels = (each[part].to(replica.device) for each in (DENSE, EMBEDDINGS, LABELS))
             loss_share(replica.model, replica.model(dense, embeddings), labels, 16).backward()

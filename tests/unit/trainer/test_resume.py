@@ -75,7 +75,7 @@ class ResumedTrainer:
         step, replica = self.state.done + 1, self.state.replica
         generator = torch.Generator().manual_seed(step)
         replica.model.train()
-        replica.zero_gradients()
+        replica.gradients.zero_()
         with replica.computing():
             logits = replica.model(torch.rand(8, 13, generator=generator), torch.zeros(8, 4, 8))
             logits.square().sum().backward()

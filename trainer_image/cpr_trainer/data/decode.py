@@ -326,10 +326,7 @@ def _parsed_cell(cell: Any) -> float:
 
 
 def _groups_of(column: Any) -> NDArray[np.object_]:
-    """Return the value of each row as text, str [n]; an absent one is the empty text. Raises ArrowInvalid for lists.
-
-    Equal values are the same object: it takes 8 bytes a row.
-    """
+    """Return the value of each row as text, str [n]; an absent one is empty. Equal values are one object."""
     parts = [np.empty(0, np.object_)]
     for chunk in column.chunks:
         coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()

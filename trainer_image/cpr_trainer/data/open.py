@@ -117,10 +117,7 @@ def index_data(data: DataSpec, form: Format, files: Uris) -> Sequence[Index]:
 
 
 def _spelling_warnings(columns: Columns, form: Format, indices: Sequence[Index]) -> list[str]:
-    """Return warnings about columns that spell ids in two ways, by the first blocks of up to 8 files.
-
-    Raises DataError, and what `form` raises.
-    """
+    """Return warnings about columns that spell ids in two ways, by the first blocks of up to 8 files."""
     inputs = [each for each in columns.inputs if spelling_matters(each)]
     found = {each.column: Spellings() for each in inputs}
     with_rows = [index for index in indices if index.blocks] if inputs else []

@@ -95,10 +95,7 @@ class SyntheticDataset:
         return np.stack([table_rows(hashes[:, k], table.rows) for k, table in enumerate(self._tables)], axis=1)
 
     def _logits(self, counts: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the logits of the planted model, float64 [n]: each id has an effect, uniform in +-1.
-
-        Each count has a weight of +-1.
-        """
+        """Return the planted model's logits, float64 [n]: ids have effects uniform in +-1, counts a weight of +-1."""
         tables = key64(_DOMAIN, self._seed, 1) + np.arange(len(self._tables), dtype=np.uint64) * GOLDEN
         effects = 2 * _uniform(mix64(mix64(tables)[None, :] ^ ids.astype(np.uint64))) - 1
         centred = (count_features(counts).astype(np.float64) - _FEATURE_MEAN) / _FEATURE_SPREAD

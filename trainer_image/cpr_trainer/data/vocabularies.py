@@ -136,10 +136,7 @@ def _count(  # noqa: PLR0913, PLR0917 -- the data, its columns and its blocks
     indices: Sequence[Index],
     poll_interrupts: Callable[[], None],
 ) -> None:
-    """Count the values of the tables in `counts` over the rows that are not held out, block by block.
-
-    As many blocks are counted in parallel as there are processors, and as many wait.
-    """
+    """Count the values of the tables in `counts` over the rows that are not held out, on all processors."""
     used = [each for each in columns.inputs if each.table.name in counts]
     layout = layout_of(indices)
     trained = np.diff(layout.first(held_out(data, layout.rows).start).starts).tolist()

@@ -1,9 +1,8 @@
 """Reads files of foreign origin in a process without rights: `python -m cpr_trainer.importing.isolated`.
 
-The importing process has the store's credentials. It opens files and passes their bytes to this process. This one has
-no credentials, and no variable of the environment but the PYTHONPATH. It gives up all rights to files, connections and
-processes before it reads. Answers are plain: an index as JSON, and the raw values of a tensor. The importing process
-checks them against the index.
+The importing process has the store's credentials: it opens files, and passes their bytes to this one, which has no
+credentials and gives up all rights to files, connections and processes before it reads. Answers are plain, an index as
+JSON and the raw values of a tensor, and are checked against the index.
 
 A request is its kind (1 byte), its length (8 bytes, little endian), and that many bytes. An answer is the length of a
 JSON object, the object, and behind that of a tensor its values.

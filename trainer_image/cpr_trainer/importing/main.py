@@ -116,10 +116,7 @@ def _owner(job: JobSpec, request: ImportRequest, matches: Matches) -> JobSpec:
 
 @torch.no_grad()
 def _copy_layers(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> None:
-    """Copy parameters and buffers to the network; the others keep their first values.
-
-    Raises SourceError for values that are infinite or no numbers, also once they have the type of the layer.
-    """
+    """Copy parameters and buffers to the network; the others keep their first values. Raises SourceError."""
     network = {**dict(replica.model.named_parameters()), **replica.buffers()}
     for name, layer in layers.items():
         network[name].copy_(layer.whole())
@@ -193,10 +190,7 @@ def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, i
 
 
 def _fill(local: LocalRows, table: int, weight: StoredTensor, sums: StoredTensor | None) -> None:
-    """Copy the rows of a table that are on a shard.
-
-    Raises SourceError for values that are no numbers, and for sums that are negative.
-    """
+    """Copy the rows of a table that are on a shard. Raises SourceError for invalid values."""
     rows, placement = weight.shape[0], local.placement
     step = max(1, _CHUNK_BYTES // (4 * weight.shape[1]))
     for first, last in pairwise((*range(0, rows, step), rows)):

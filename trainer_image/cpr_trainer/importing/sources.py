@@ -203,24 +203,21 @@ class _Staged:
 
     @cached_property
     def _tensor(self) -> Tensor:
+        shape, dtype = self.indexed.shape, getattr(torch, self.indexed.dtype)
+        staged = torch.float32 if dtype in FLOATS else dtype
         try:
-            return self._assembled()
+            boxes = [_slices(part, shape) for part in self.indexed.parts]
+            if not prod(shape):
+                return torch.empty(shape, dtype=staged)
+            if not _tile(boxes, shape):
+                raise UnreadableError(f"its parts are not {list(shape)} together")  # noqa: TRY301 -- with the name, below
+            tensor = torch.from_file(str(self.staging), shared=True, size=prod(shape), dtype=staged).view(shape)
+            for part, box in zip(self.indexed.parts, boxes, strict=True):
+                tensor[box].copy_(self._read(part, dtype))
         except (OSError, ValueError, RuntimeError, UnreadableError) as error:
             raise SourceError(
                 f"{self.folder}: the tensor {self.indexed.name} cannot be read: {error}.", _DCP_REMEDY
             ) from error
-
-    def _assembled(self) -> Tensor:
-        shape, dtype = self.indexed.shape, getattr(torch, self.indexed.dtype)
-        staged = torch.float32 if dtype in FLOATS else dtype
-        boxes = [_slices(part, shape) for part in self.indexed.parts]
-        if not prod(shape):
-            return torch.empty(shape, dtype=staged)
-        if not _tile(boxes, shape):
-            raise UnreadableError(f"its parts are not {list(shape)} together")
-        tensor = torch.from_file(str(self.staging), shared=True, size=prod(shape), dtype=staged).view(shape)
-        for part, box in zip(self.indexed.parts, boxes, strict=True):
-            tensor[box].copy_(self._read(part, dtype))
         return tensor
 
     def _read(self, part: Part, dtype: torch.dtype) -> Tensor:

@@ -1,12 +1,7 @@
 """Builds a job's dense network (`model.entrypoint`, or the DLRM) on its device, checks it, and calls its methods.
 
-A factory is called with the job's `ModelSpec` and a seed, and returns a `torch.nn.Module` that maps numeric features,
-float32 [n, N], and embeddings to logits: [n], or [n, L] if the model predicts L labels and targets. Embeddings are
-[n, T, D], or a tuple with [n, D_t] for each table if tables have several dims. If the model states features they are
-`cpr_trainer.features.Features`: [n, D_t] by the name of each, or a sequence. Other methods are optional: see the
-protocols.
-
-An error of a network's own code is a ModelError, in the probe and later, and so is a result of another shape.
+docs/models.md describes the factory and the network with their shapes; optional methods are in the protocols below. An
+error of a network's own code is a ModelError, in the probe and later, and so is a result of another shape.
 """
 
 from __future__ import annotations
@@ -235,10 +230,7 @@ def _calls(network: object, method: str) -> AbstractContextManager[None]:
 
 @torch.enable_grad()
 def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, device: torch.device) -> None:
-    """Raise ModelError if a network does not map features and embeddings to logits that can be trained.
-
-    dtype: that of the computation. device: that of the network.
-    """
+    """Raise ModelError if a network does not map features and embeddings to logits that can be trained."""
     shape = (_PROBED_SAMPLES, *spec.output_shape)
     if spec.targets and not isinstance(network, CustomLoss):
         raise ModelError(

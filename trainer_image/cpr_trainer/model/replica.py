@@ -163,10 +163,6 @@ class DenseReplica:
         """The parameters that have gradients."""
         return tuple(parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
-    def zero_gradients(self) -> None:
-        """Set all gradients to zero in place."""
-        self.gradients.zero_()
-
     @torch.no_grad()
     def add_gradients(self, found: Sequence[Tensor | None]) -> None:
         """Add to the gradients of `trained`, one by one; None stands for a parameter that was not used."""

@@ -139,17 +139,12 @@ class HolderLink:
         while True:
             answer = document_of(PositionReply, connection.request(*request, Operation.POSITION))
             self._report(HolderReply(self._part, generation, answer.point, first))
-            flush, first = self._next_flush(target), False
+            with self._changed:
+                self._changed.wait_for(lambda: self._over(target) or self._flush is not None, _IDLE_S)
+                flush, self._flush, first = self._flush, None, False
             if self._over(target):
                 return
             request = query if flush is None else pack_flush(generation, flush)
-
-    def _next_flush(self, target: _Target) -> Flush | None:
-        """Wait a while for a flush to send."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._over(target) or self._flush is not None, _IDLE_S)
-            flush, self._flush = self._flush, None
-            return flush
 
     def _over(self, target: _Target) -> bool:
         """Return whether the connection has to end."""

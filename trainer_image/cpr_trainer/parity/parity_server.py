@@ -81,7 +81,13 @@ class ParityStore:
         outcome. Raises ValueError for a flush of rows that do not exist.
         """
         position = self._positions[part]
-        self._check(flush)
+        if len(flush.deltas) != len(self._images):
+            raise ValueError(f"a flush has {len(flush.deltas)} segments, and this parity {len(self._images)}")
+        for image, delta in zip(self._images, flush.deltas, strict=True):
+            change = delta.change
+            fits = change.rows.shape[1:] == image.rows.shape[1:] and change.state.shape[1:] == image.state.shape[1:]
+            if not fits or (len(delta.at) and int(delta.at.max()) >= len(image)):
+                raise ValueError("a flush has rows that this parity does not have")
         if flush.before.build != self.build or flush.after == position.point:
             return
         if flush.before != position.point:
@@ -120,15 +126,6 @@ class ParityStore:
     def _add(self, flush: Flush) -> None:
         for image, delta in zip(self._images, flush.deltas, strict=True):
             image.add_at(delta.at, delta.change)
-
-    def _check(self, flush: Flush) -> None:
-        if len(flush.deltas) != len(self._images):
-            raise ValueError(f"a flush has {len(flush.deltas)} segments, and this parity {len(self._images)}")
-        for image, delta in zip(self._images, flush.deltas, strict=True):
-            change = delta.change
-            fits = change.rows.shape[1:] == image.rows.shape[1:] and change.state.shape[1:] == image.state.shape[1:]
-            if not fits or (len(delta.at) and int(delta.at.max()) >= len(image)):
-                raise ValueError("a flush has rows that this parity does not have")
 
 
 class Caller(Protocol):

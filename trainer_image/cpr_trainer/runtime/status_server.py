@@ -112,8 +112,7 @@ def _probe_answer(good: bool) -> _Page:  # noqa: FBT001 -- the answer itself
 
 
 def _shut_down(request: socket.socket) -> None:
-    """End the wait of a thread for this connection; the thread closes it."""
-    with suppress(OSError):  # The client may be gone.
+    with suppress(OSError):  # The client may be gone. Its thread, which waits, closes the connection.
         request.shutdown(socket.SHUT_RDWR)
 
 

@@ -158,7 +158,10 @@ class Supervisor:
                 return code  # the process itself decided to end
             _LOG.error("process %d of this pod ended with %d", block.process_number, code)
             self._crashes.append(monotonic())
-            if why := self._why_to_end_pod():
+            why = "" if block.usable else UNUSABLE_MEMORY
+            if len(self._crashes) == MOST_CRASHES and self._crashes[-1] - self._crashes[0] < WITHIN_S:
+                why = f"{MOST_CRASHES} processes ended within {WITHIN_S:g} s"
+            if why:
                 _LOG.error("%s: the pod ends", why)
                 if code > 0:
                     return ExitCode.INTERNAL  # the process has written its own termination message
@@ -185,12 +188,6 @@ class Supervisor:
                 os.kill(child, signal.SIGTERM)
             elif (code := _reap(child)) is not None:
                 return code, ticked_s if still >= _LOOKS else monotonic()
-
-    def _why_to_end_pod(self) -> str:
-        """Return why no other process may start; empty if one may."""
-        if len(self._crashes) == MOST_CRASHES and self._crashes[-1] - self._crashes[0] < WITHIN_S:
-            return f"{MOST_CRASHES} processes ended within {WITHIN_S:g} s"
-        return "" if self._control_block.usable else UNUSABLE_MEMORY
 
 
 def end_pod(termination_file: Path, why: str) -> ExitCode:

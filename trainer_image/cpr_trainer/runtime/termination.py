@@ -64,15 +64,8 @@ def end_with(termination_file: Path, document: Any, code: ExitCode) -> ExitCode:
     A document that is too long for the file is shortened; the kubelet would cut it and leave unreadable JSON. A file
     that cannot be written is ignored.
     """
-    with contextlib.suppress(OSError):
-        termination_file.write_bytes(_fitting(document))
-    return code
-
-
-def _fitting(document: Any) -> bytes:
-    """Return the document in the longest form that fits."""
     document = within_limits(document)
-    forms: Iterator[Any] = iter((document,))
+    forms: Iterator[Any] = iter((document,))  # the longest first
     match document:
         case Problem():
             forms = iter((_cut(_cut(document, "message"), "remedy"),))
@@ -81,7 +74,10 @@ def _fitting(document: Any) -> bytes:
         case Deleted():
             every = range(len(document.unreadable), -1, -1)
             forms = (dataclasses.replace(document, unreadable=document.unreadable[:most]) for most in every)
-    return next((text for text in map(to_utf8, forms) if len(text) <= LIMIT_BYTES), b"")
+    text = next((text for text in map(to_utf8, forms) if len(text) <= LIMIT_BYTES), b"")
+    with contextlib.suppress(OSError):
+        termination_file.write_bytes(text)
+    return code
 
 
 def _results(result: Result) -> Iterator[Result]:

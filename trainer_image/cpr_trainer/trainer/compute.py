@@ -113,7 +113,7 @@ def compute(  # noqa: PLR0913, PLR0917 -- the network, the samples, and the thre
     Raises DivergedError if the loss is not finite, ModelError if the network's code fails, and what `fetch` raises.
     """
     labels = torch.from_numpy(batch.labels)
-    replica.zero_gradients()
+    replica.gradients.zero_()
     with replica.computing():
         if not len(batch):  # Some networks reject a batch without samples.
             nothing = map_rows(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
@@ -249,10 +249,7 @@ def _leaves(embeddings: Embeddings) -> tuple[Tensor, ...]:
 
 
 def _gradients(embeddings: Embeddings, found: Sequence[Tensor | None]) -> Embeddings:
-    """Return the gradients of embeddings from those of their leaves; they are 0 for leaves that the model did not use.
-
-    Raises ModelError if it used none.
-    """
+    """Return the gradients of embeddings from those of their leaves: 0 for unused ones, ModelError if all are."""
     leaves = _leaves(embeddings)
     if all(gradient is None for gradient in found):
         raise ModelError(

@@ -60,10 +60,7 @@ class HeldOutEvaluator:
         return self._setup.samples_at(step) // spec.every > self._setup.samples_at(step - 1) // spec.every
 
     def score(self, step: int, replica: DenseReplica) -> None:
-        """Score this trainer's part by the model of this step, if that is due and was not done before.
-
-        Raises what ends a wait, DataError, DivergedError.
-        """
+        """Score this trainer's part by the model of this step, if that is due and not done. See `score_at_barrier`."""
         if self.due(step):
             self._score(step, replica)
 

@@ -144,10 +144,7 @@ def _train(
 
 
 def _set_up(environment: Environment, control: ControlSignals, status: StatusPublisher, roster: TrainerRoster) -> Setup:
-    """Return the setup once the store allows to read it. Raises as `Setup.read` does.
-
-    The leader of a new job first probes the store: StoreUnsuitableError then ends the job before it has any saves.
-    """
+    """Return the setup once the store allows to read it. The leader of a new job probes the store first."""
 
     def poll() -> None:
         with suppress(RosterChanged):  # Nothing depends on the roster yet: only a stop ends the wait.
@@ -267,17 +264,14 @@ def _first_report(environment: Environment, process_number: int) -> TrainerRepor
 def _looked_up(
     report: TrainerReport, exchange: Exchange, group: Group | None, coordinator: SaveCoordinator | None, job: JobSpec
 ) -> TrainerReport:
-    """Return the report with missing and unresponsive members, and the leader's saves.
-
-    Without lockstep missing trainers are named also while others train.
-    """
+    """Return the report with missing and unresponsive members, and the leader's saves."""
 
     def unresponsive(for_s: float) -> tuple[str, ...]:
         trainers = group.unresponsive(for_s) if group else ()
         return _names(ROLE_SHARD, exchange.unresponsive(for_s)) + _names(ROLE_TRAINER, trainers)
 
     report = replace(report, silent=unresponsive(job.silence_s), overdue=unresponsive(job.overdue_s))
-    if report.state in _WAITING or not job.lockstep:
+    if report.state in _WAITING or not job.lockstep:  # without lockstep others train meanwhile
         trainers = group.missing() if group else ()
         shards = exchange.unavailable() if report.state in _WAITING else ()
         report = replace(report, waiting_for=_names(ROLE_SHARD, shards) + _names(ROLE_TRAINER, trainers))

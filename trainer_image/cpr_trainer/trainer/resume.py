@@ -2,8 +2,7 @@
 
 Parameters and optimizer state live in that memory and change in place. They are copied before a step changes them, and
 the copy is valid until the step is complete. All other values are copied after the step, into two records in turn. One
-store of a number, which names the valid copy and record, moves the next process from one step to the next. On a device
-other than the CPU both dense copies are copies of the device's memory.
+store of a number, which names the valid copy and record, commits a step. On other devices than the CPU both are copies.
 """
 
 from __future__ import annotations

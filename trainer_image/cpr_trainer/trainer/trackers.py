@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -121,23 +122,22 @@ KINDS: Mapping[str, Kind] = {
 
 def read_trackers(text: str, job: JobSpec) -> tuple[Callable[[], Tracker], ...]:
     """Return factories of the trackers that the variable names. Raises BadSpecError if one is unknown or missing."""
-    return tuple(_opener(entry.strip(), job) for entry in text.split(",") if entry.strip())
-
-
-def _opener(entry: str, job: JobSpec) -> Callable[[], Tracker]:
-    name, _, argument = entry.partition(":")
-    kind = KINDS.get(name)
-    if kind is None:
-        raise BadSpecError(f"{TRACKERS} names {name}.", f"Name some of {', '.join(KINDS)}, separated by commas.")
-    if kind.takes_folder != bool(argument):
-        form = f"{name}:FOLDER" if kind.takes_folder else name
-        raise BadSpecError(f"{TRACKERS} contains {entry}.", f"Write {form}.")
-    if find_spec(kind.package) is None:
-        raise BadSpecError(
-            f"{TRACKERS} names {name}, and the package {kind.package} is not installed.",
-            f"Add it to the image: pip install 'cprjob[{name}]'.",
-        )
-    return lambda: kind.make(job, argument)
+    makers: list[Callable[[], Tracker]] = []
+    for entry in filter(None, map(str.strip, text.split(","))):
+        name, _, argument = entry.partition(":")
+        kind = KINDS.get(name)
+        if kind is None:
+            raise BadSpecError(f"{TRACKERS} names {name}.", f"Name some of {', '.join(KINDS)}, separated by commas.")
+        if kind.takes_folder != bool(argument):
+            form = f"{name}:FOLDER" if kind.takes_folder else name
+            raise BadSpecError(f"{TRACKERS} contains {entry}.", f"Write {form}.")
+        if find_spec(kind.package) is None:
+            raise BadSpecError(
+                f"{TRACKERS} names {name}, and the package {kind.package} is not installed.",
+                f"Add it to the image: pip install 'cprjob[{name}]'.",
+            )
+        makers.append(partial(kind.make, job, argument))
+    return tuple(makers)
 
 
 class Tracking:

@@ -160,7 +160,14 @@ def encode_rows(rows: Floats, bits: Bits) -> Bytes:
     """
     if bits == EXACT:
         return np.ascontiguousarray(rows, _FLOAT).view(np.uint8)
-    _check(rows)
+    for block in _blocks(rows):
+        sound = (np.abs(rows[block]) <= _HIGHEST).all(axis=1)  # false for NaN, too
+        if not sound.all():
+            row = block.start + int(np.argmin(sound))
+            raise DivergedError(
+                f"An embedding row (number {row} of those being saved) holds values that are infinite or no numbers.",
+                "Start again with a lower learning rate; snapshots.quantisation.mode Exact saves such rows unchanged.",
+            )
     records = np.empty((len(rows), record_bytes(rows.shape[1], bits)), np.uint8)
     levels = (1 << bits) - 1
     for block in _blocks(rows):
@@ -192,17 +199,6 @@ def _blocks(rows: Floats) -> Iterator[slice]:
     size = max(1, _BLOCK // rows.shape[1])
     for first in range(0, len(rows), size):
         yield slice(first, first + size)
-
-
-def _check(rows: Floats) -> None:
-    for block in _blocks(rows):
-        sound = (np.abs(rows[block]) <= _HIGHEST).all(axis=1)  # false for NaN, too
-        if not sound.all():
-            row = block.start + int(np.argmin(sound))
-            raise DivergedError(
-                f"An embedding row (number {row} of those being saved) holds values that are infinite or no numbers.",
-                "Start again with a lower learning rate; snapshots.quantisation.mode Exact saves such rows unchanged.",
-            )
 
 
 def _ends(columns: Floats, levels: int, *, search: bool) -> tuple[Floats, Floats]:

@@ -50,10 +50,7 @@ FrozenInput = TypeVar("FrozenInput", DataManifest, WorkersManifest)
 
 
 def claim(store: Store, roster: ShardRoster, job_uid: str) -> None:
-    """Record that an incarnation is about to list saves: it may not find later ones.
-
-    Raises StoreError.
-    """
+    """Record that an incarnation is about to list saves: it may miss later ones. Raises StoreError."""
     prefix = claims_prefix(job_uid, roster.counters.generation, roster.index)
     store.put(f"{prefix}{roster.incarnation:04d}", b"{}")
 
@@ -79,10 +76,7 @@ def write_restore_record(store: Store, record: RestoreRecord) -> None:
 
 
 def rewrite_restore_record(store: Store, record: RestoreRecord) -> None:
-    """Write the restore record of a serving incarnation again, if it is missing or unreadable.
-
-    Raises as `write_restore_record`.
-    """
+    """Write a serving incarnation's restore record again, if it is lost or unreadable. See `write_restore_record`."""
     try:
         write_restore_record(store, record)
     except ExistsError:
@@ -117,10 +111,7 @@ def freeze(store: Store, found: FrozenInput) -> FrozenInput:
 
 
 def restore_frozen(store: Store, frozen: DataManifest | WorkersManifest | None) -> None:
-    """Write a frozen document again if it was lost, for example with its bucket; does nothing for None.
-
-    Raises StoreError.
-    """
+    """Write a frozen document again if it was lost with its bucket; does nothing for None. Raises StoreError."""
     if frozen is None:
         return
     key = _frozen_key(frozen)

@@ -77,10 +77,7 @@ def load_shard(store: Store, candidate: Candidate, local: LocalRows) -> Restored
 
 
 def _load_complete(store: Store, candidate: Candidate, local: LocalRows, found: tuple[Found, ...]) -> tuple[Link, ...]:
-    """Load the saves and their chains; return the chain for the next save.
-
-    It is empty, and the next save a full one, after saves of another job, or of shards with other places.
-    """
+    """Load the saves and their chains; return the next save's chain: none after another job's or other places'."""
     if found:
         _check_cover(local, found)
     continues = len(found) == 1 and candidate.kind != "RestoreFrom" and found[0][0].spans == local.spans

@@ -129,23 +129,11 @@ class Restorer:
         if found is None:
             return None
         account, rebuilt = found
-        generation = roster.counters.generation
-        # The newest save before this incarnation, and its writer.
+        # The newest save before this incarnation.
         key = "" if account.save is None else account.save.key
-        own = key.startswith(shard_folder(self.job.job_uid, generation, roster.index))
-        parent = parse_save(key) if own else None
+        own = key.startswith(shard_folder(self.job.job_uid, roster.counters.generation, roster.index))
         # The first save of this incarnation is complete, and is committed with this record.
-        record = RestoreRecord(
-            CONTRACT_VERSION,
-            self.job.job_uid,
-            generation,
-            roster.index,
-            roster.incarnation,
-            None if parent is None else parent.writer,
-            None if parent is None else ManifestRef(key, ""),
-            step=account.step,
-            samples=account.samples,
-        )
+        record = self._record(roster, ManifestRef(key, "") if own else None, account.step, account.samples)
         return Restored(
             account.save,
             account.step,
@@ -185,18 +173,8 @@ class Restorer:
         save = SaveRef(candidate.key, restored.step, restored.samples) if own else None
         if restored.samples < roster.floor_samples:
             return BelowFloor(save)
-        record = RestoreRecord(
-            contract=CONTRACT_VERSION,
-            job_uid=self.job.job_uid,
-            generation=roster.counters.generation,
-            index=roster.index,
-            incarnation=roster.incarnation,
-            parent_incarnation=candidate.writer if candidate.kind == "Save" else None,
-            parent=restored.ref if candidate.kind == "Save" else None,
-            step=restored.step,
-            samples=restored.samples,
-            replayed=restored.replayed,
-        )
+        parent = restored.ref if candidate.kind == "Save" else None
+        record = replace(self._record(roster, parent, restored.step, restored.samples), replayed=restored.replayed)
         write_restore_record(self.store, record)
         none = (0,) * roster.trainers
         applied, updates = restored.applied or none, restored.row_updates
@@ -216,4 +194,13 @@ class Restorer:
             top=restored.top,
             chain=restored.chain,
             restore_record=record,
+        )
+
+    def _record(self, roster: ShardRoster, parent: ManifestRef | None, step: int, samples: int) -> RestoreRecord:
+        """Return the record of a restore from `parent`, a save of this generation; None: from none."""
+        save = None if parent is None else parse_save(parent.key)
+        ids = roster.counters.generation, roster.index, roster.incarnation
+        writer = None if save is None else save.writer
+        return RestoreRecord(
+            CONTRACT_VERSION, self.job.job_uid, *ids, writer, None if save is None else parent, step, samples
         )

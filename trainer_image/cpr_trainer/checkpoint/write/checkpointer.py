@@ -1,11 +1,8 @@
 """The saves of a serving shard: all changed rows at a cut and at the end, and the most important rows between cuts.
 
-All but the choice of rows runs on the main thread, which never waits for the store. It captures the rows of a save and
-passes it to the writer's thread; the outcome returns as an event.
-
-A priority save updates rows above the last complete save; it changes neither the floor nor the cost of a loss. Its
-steps are choose, mark, write, manifest, forget; a failed one stops before `forget`. The manifest waits until
-no rank can send again a push that the rows contain.
+All but the choice of rows runs on the main thread, which never waits for the store: the writer's thread gets a capture
+of the rows, and its outcome returns as an event. The steps of a priority save are choose, mark, write, manifest,
+forget; a failed one stops before `forget`. The manifest waits until no rank can send again a push that the rows have.
 """
 
 from __future__ import annotations

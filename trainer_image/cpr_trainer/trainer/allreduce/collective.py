@@ -139,6 +139,16 @@ class ConnectedGroup(Group):
             raise GroupBroken("no group was built")
         self._collective.sum(tensors, poll_interrupts)
 
+    def listen(self, poll_interrupts: PollInterrupts) -> None:
+        self._take(poll_interrupts)
+
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        self._take(poll_interrupts, 0.0)
+
+    def _take(self, poll_interrupts: PollInterrupts, timeout_s: float = POLL_INTERVAL_S) -> object:
+        """Handle one arrival."""
+        raise NotImplementedError
+
     def _build(self, exchange_addresses: ExchangeAddresses, trainers: int, poll_interrupts: PollInterrupts) -> None:
         """Build the process group and prove the key in it, if the group sums. Raises as `Collective` does."""
         if self._sums:

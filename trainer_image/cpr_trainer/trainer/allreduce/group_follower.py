@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from time import monotonic
 
 from cpr_contract.codec import from_json, to_json
@@ -62,13 +63,6 @@ class GroupFollower(ConnectedGroup):
                 self._waiting = False
                 return Go(frame.step, frame.cut_step)
 
-    def listen(self, poll_interrupts: PollInterrupts) -> None:
-        self._take(poll_interrupts)
-
-    def check(self, poll_interrupts: PollInterrupts) -> None:
-        """See `Group`. No GO can arrive, because this trainer has not announced."""
-        self._take(poll_interrupts, 0.0)
-
     def conclude(self) -> bool:
         """See `Group`: only the leader concludes."""
         return False
@@ -103,9 +97,8 @@ class GroupFollower(ConnectedGroup):
             elif frame is not None and frame.kind is Kind.STATE:
                 replica.unpack(frame.payload, frame.step)
         form = from_json(Form, bytes(frame.payload))
-        self._build(
-            lambda own: self._exchange_addresses(own, poll_interrupts), len(self._roster.trainers), poll_interrupts
-        )
+        exchange = partial(self._exchange_addresses, poll_interrupts=poll_interrupts)
+        self._build(exchange, len(self._roster.trainers), poll_interrupts)
         return form
 
     def _exchange_addresses(self, own: Entry, poll_interrupts: PollInterrupts) -> Entries:
@@ -119,7 +112,7 @@ class GroupFollower(ConnectedGroup):
         raise GroupBroken("the leader sent no addresses")
 
     def _take(self, poll_interrupts: PollInterrupts, timeout_s: float = POLL_INTERVAL_S) -> Frame | None:
-        """Return the leader's next frame, None if there is none in this interval."""
+        """Return the leader's next frame, None if there is none in this interval. GO answers `announce` only."""
         poll_interrupts()
         received = self._listener.inbox.take(timeout_s)
         if received is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 
 from cpr_contract.codec import ContractError, from_json, to_json
@@ -35,10 +36,26 @@ class GroupLeader(ConnectedGroup):
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         while True:
+            self._disband()
+            self._waiting = True
             try:
-                return self._join(replica, provide, poll_interrupts)
+                while self._arrived.keys() != self._others.keys():
+                    self._take(poll_interrupts)
+                self._waiting = False
+                own = Hello(self._listener.rank, self._roster.incarnation, *self._key, replica.done)
+                hellos = (own, *(hello for hello, _ in self._arrived.values()))
+                agreement = agree_on_state(hellos, self._listener.rank)
+                self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
+                self._arrived = {}
+                self._share_state(agreement, replica, provide, poll_interrupts)
+                form = Form(replica.done, survivors=agreement.source is not None)
+                self._send_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
+                exchange = partial(self._exchange_addresses, poll_interrupts=poll_interrupts)
+                self._build(exchange, 1 + len(self._members), poll_interrupts)
             except GroupBroken:
                 poll_interrupts()
+            else:
+                return form.survivors
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
         self._waiting = True
@@ -49,12 +66,6 @@ class GroupLeader(ConnectedGroup):
         self._ready.clear()
         self._send_all(Frame(Kind.GO, self._listener.rank, go.step, go.cut_step))
         return go
-
-    def listen(self, poll_interrupts: PollInterrupts) -> None:
-        self._take(poll_interrupts)
-
-    def check(self, poll_interrupts: PollInterrupts) -> None:
-        self._take(poll_interrupts, 0.0)
 
     def dismiss(self) -> None:
         dismiss(self._listener, tuple(self._members.values()))
@@ -97,22 +108,6 @@ class GroupLeader(ConnectedGroup):
             self._listener.drop(channel)
         self._members = {}
         self._ready = {}
-
-    def _join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
-        self._disband()
-        self._waiting = True
-        while self._arrived.keys() != self._others.keys():
-            self._take(poll_interrupts)
-        self._waiting = False
-        own = Hello(self._listener.rank, self._roster.incarnation, *self._key, replica.done)
-        agreement = agree_on_state((own, *(hello for hello, _ in self._arrived.values())), self._listener.rank)
-        self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
-        self._arrived = {}
-        self._share_state(agreement, replica, provide, poll_interrupts)
-        form = Form(replica.done, survivors=agreement.source is not None)
-        self._send_all(Frame(Kind.FORM, self._listener.rank, replica.done, payload=to_json(form).encode()))
-        self._build(lambda own: self._exchange_addresses(own, poll_interrupts), 1 + len(self._members), poll_interrupts)
-        return form.survivors
 
     def _share_state(
         self, agreement: StateAgreement, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts
