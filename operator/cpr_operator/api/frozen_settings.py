@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from cpr_contract.choices import ReplayPolicy
-from cpr_contract.codec import unpack
+from cpr_contract.codec import from_json, unpack
+from cpr_contract.spec import JobSpec
 from cpr_operator.api.quantities import limit_of, main_container, read_bytes, write_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Runtime, SparseUpdatesMode, Status, WorkerCount
