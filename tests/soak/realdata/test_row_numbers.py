@@ -98,3 +98,18 @@ def test_row_numbers_score_as_plain_torch_does(tmp_path: Path) -> None:
     found, samples = held_out_auc(tmp_path, job)
     assert samples == 41_994, "a tenth of all ratings"
     assert found == pytest.approx(plain_auc(path, job, samples), abs=0.002)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "RowWiseAdagrad"])
+def test_number_of_trainers_does_not_change_the_score(tmp_path: Path, kind: str) -> None:
+    """Adam's step does not shrink with the gradient: an update for each push would learn faster with more trainers."""
+    scores = {}
+    for trainers in (1, 2, 3, 4):
+        job = ratings_job(click_log("anime_420k.tsv.gz"), ids="RowNumber")
+        job["spec"]["trainers"] = job["spec"].get("trainers", {}) | {"replicas": trainers}
+        job["spec"]["model"]["sparseOptimizer"] = {"kind": kind, "learningRate": 0.002 if kind == "Adam" else RATE}
+        folder = tmp_path / str(trainers)
+        folder.mkdir()
+        scores[trainers], _ = held_out_auc(folder, job)
+    print(kind, scores)
+    assert max(scores.values()) - min(scores.values()) <= 0.0005
