@@ -5,7 +5,7 @@ Only raw event handlers are used, so kopf writes neither annotations nor finaliz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -42,7 +42,7 @@ def make_registry(
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def job_changed(type: str | None, event: kopf.RawEvent, **_: Any) -> None:  # noqa: A002 -- kopf's name for it
         body = event["object"]
-        namespace, name = _key(body["metadata"], body["metadata"]["name"])
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         if type == "DELETED":
             watched.forget(namespace, name)
             metrics.forget(namespace, name)
@@ -61,7 +61,7 @@ def make_registry(
     @kopf.on.event("", "v1", "pods", registry=registry, labels={env.LABEL_JOB: kopf.PRESENT})
     async def pod_changed(type: str | None, event: kopf.RawEvent, **_: Any) -> None:  # noqa: A002
         body = event["object"]
-        namespace, name = _key(body["metadata"], body["metadata"]["labels"][env.LABEL_JOB])
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["labels"][env.LABEL_JOB]
         pod = pod_view(body)
         changed = watched.on_pod_event(namespace, name, pod, deleted=type == "DELETED")
         # A first pass reads everything that was listed before it.
@@ -88,7 +88,7 @@ def watch_workloads(registry: kopf.OperatorRegistry, queue: ReconcileQueue, rele
     async def workload_changed(type: str | None, event: kopf.RawEvent, **_: Any) -> None:  # noqa: A002 -- kopf's name
         body = event["object"]
         meta = body["metadata"]
-        namespace, name = _key(meta, meta["labels"][env.LABEL_JOB])
+        namespace, name = meta["namespace"], meta["labels"][env.LABEL_JOB]
         if queue.started(namespace, name):
             queue.wake(namespace, name, DEBOUNCE_S)
         if type != "DELETED" and awaits_release(body):
@@ -101,7 +101,3 @@ def read_status(status: Any) -> Status | None:
         return Status.model_validate(dict(status))
     except ValidationError:
         return None
-
-
-def _key(meta: Mapping[str, Any], name: str) -> tuple[str, str]:
-    return str(meta["namespace"]), name

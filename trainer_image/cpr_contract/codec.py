@@ -157,7 +157,13 @@ def _read_tuple(readers: tuple[Decoder, ...], endless: bool, value: Any) -> tupl
     if len(_list(value)) != len(readers) and not endless:
         raise _MismatchError(f": expected {len(readers)} items, found {len(value)}")
     pairs = zip(readers * len(value) if endless else readers, value, strict=True)
-    return tuple(_item(read, i, item) for i, (read, item) in enumerate(pairs))
+    found = []
+    for index, (read, item) in enumerate(pairs):
+        try:
+            found.append(read(item))
+        except _MismatchError as error:
+            raise _MismatchError(f"[{index}]{error}") from error
+    return tuple(found)
 
 
 def _read_bounded(read: Decoder, bound: AtMost, value: Any) -> Any:
@@ -170,13 +176,6 @@ def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise _MismatchError(f": expected a list, found {type(value).__name__}")
     return value
-
-
-def _item(read: Decoder, index: int, item: Any) -> Any:
-    try:
-        return read(item)
-    except _MismatchError as error:
-        raise _MismatchError(f"[{index}]{error}") from error
 
 
 def _read_literal(values: tuple[Any, ...], value: Any) -> Any:

@@ -14,15 +14,13 @@ from cpr_contract.manifests import DataManifest, DenseManifest, data_key
 from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_fitting_anchor, read_frozen, seed_of, vocabularies_of
+from cpr_trainer.checkpoint.format.records import read_fitting_anchor, read_frozen, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
-from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.checkpoint.restore.loading import load_shard
+from cpr_trainer.checkpoint.restore.loading import load_anchor
 from cpr_trainer.data.dataset import Batch, Dataset
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.open import Find, evaluation_data, evaluation_rows, files_of, indices_of_manifest, open_evaluation
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
-from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
@@ -143,9 +141,8 @@ def _vectors(
     bands = placement.band_of[placement.tables_of(numbers)[0]]
     shards, slots = placement.locate(numbers)
     found = [np.empty((int((bands == band).sum()), dim), np.float32) for band, dim in enumerate(job.model.dims)]
-    for index, save in enumerate(manifest.shards):
-        local = LocalRows.of(job, placement, index)
-        load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,), seed=seed_of(manifest)), local)
+    for index in range(placement.shards):
+        local = load_anchor(store, job, manifest, placement, index)
         for band, (vectors, segment) in enumerate(zip(found, local.arena.segments, strict=True)):
             here = shards[bands == band] == index
             vectors[here] = segment.rows[segment.within(slots[bands == band][here])]

@@ -79,8 +79,16 @@ class ProgressiveValidation:
             loss = nn.functional.binary_cross_entropy_with_logits(scores.double(), truth.double(), reduction="sum")
             counters[-1] += round(float(loss) * _PARTS)
         if self._metrics is not None and len(labels):
-            sums = metric_sums(self._metrics, logits, labels, (len(self._own) - 1 - self._split) // 2)
-            self._own[self._split : -1] += _as_counters(sums, first_sample)
+            sums = metric_sums(self._metrics, logits, labels, (len(self._own) - 1 - self._split) // 2).double()
+            if not bool((sums.abs() < _LARGEST_SUM).all()):
+                raise DivergedError(
+                    f"metric_sums of the network gives what is beyond {_LARGEST_SUM:.0e} or no number, near sample "
+                    f"{first_sample}.",
+                    "Correct it, or start again with a lower learning rate.",
+                )
+            units = (sums / _UNIT).floor()
+            parts = ((sums - units * _UNIT) * _PARTS).round()
+            self._own[self._split : -1] += torch.stack((units, parts), dim=1).flatten().long()
         self._own_samples += len(labels)
 
     def take_delta(self) -> Tensor:
@@ -204,16 +212,3 @@ def first_of(logits: Tensor) -> Tensor:
 def _columns(values: Tensor) -> tuple[Tensor, ...]:
     """Return what a tensor, [n] or [n, k], holds of each label and target, [n]."""
     return (values,) if values.dim() == 1 else values.unbind(dim=1)
-
-
-def _as_counters(sums: Tensor, first_sample: int) -> Tensor:
-    """Return a network's own sums, [k], as counters, [2 k]. Raises DivergedError if one is too large, or no number."""
-    sums = sums.double()
-    if not bool((sums.abs() < _LARGEST_SUM).all()):
-        raise DivergedError(
-            f"metric_sums of the network gives what is beyond {_LARGEST_SUM:.0e} or no number, near sample "
-            f"{first_sample}.",
-            "Correct it, or start again with a lower learning rate.",
-        )
-    units = (sums / _UNIT).floor()
-    return torch.stack((units, ((sums - units * _UNIT) * _PARTS).round()), dim=1).flatten().long()

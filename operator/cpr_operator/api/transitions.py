@@ -9,8 +9,7 @@ _STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
 #: Tolerance for sums of portions, because 0.1 + 0.2 is more than 0.3 in floating point.
 SUM_ERROR = 1e-9
 BUDGET_ABOVE_SPENT = Rule(
-    "",
-    "spec.accuracyBudget",
+    "/spec.accuracyBudget",
     "must not be lowered below the spent and reserved portions",
     "allow at least the sum of status.budget.spent and status.budget.reserved",
     "!has(self.status) || !has(self.status.budget) || self.spec.accuracyBudget == oldSelf.spec.accuracyBudget"
@@ -29,8 +28,7 @@ def _frozen(field: str, unchanged: str = "", when: str = "", remedy: str = "") -
     unchanged: the condition in CEL, unless the two are simply compared. when: where the rule holds, for its message.
     """
     return Rule(
-        "",
-        f"spec.{field}",
+        f"/spec.{field}",
         f"cannot be changed{when} once the job has started",
         remedy or "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
         f"!({_STARTED}) || {unchanged or f'self.spec.{field} == oldSelf.spec.{field}'}",
@@ -46,8 +44,7 @@ def _equal_or_absent(field: str) -> str:
 def _while_suspended(field: str) -> Rule:
     """Return the rule for a part of spec that may change only while no pod of the job exists."""
     return Rule(
-        "",
-        f"spec.{field}",
+        f"/spec.{field}",
         "can only be changed while the job is suspended",
         "set spec.suspend to true, wait for the phase Suspended, then change it",
         f"!({_STARTED}) || (self.spec.suspend && oldSelf.status.phase == 'Suspended')"

@@ -17,7 +17,6 @@ from cpr_operator import policy
 from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates, worker_count
 from cpr_operator.api.sizes import ShardMemory, shard_memory, step_traffic, steps_until_full
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import SparseUpdatesMode
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate
 from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.cli.console import plain_table, show_invalid
@@ -115,7 +114,9 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     threads = f"A trainer has {workers.count} worker{'' if workers.count == 1 else 's'}: {workers.reason}."
     if workers.count is None:
         threads = f"The number of workers of a trainer is not known yet: {workers.reason}."
-    for line in (replays, threads, _updates(updates), *_memory(spec, replay, memory)):
+    often = "once a step" if updates.mode == "PerStep" else "once for each push"
+    rows = f"Shards update rows {often}: {updates.reason}."
+    for line in (replays, threads, rows, *_memory(spec, replay, memory)):
         out.print(line, markup=False, highlight=False)
     show_warnings(spec, out)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
@@ -134,11 +135,6 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, memory: ShardMemory) -> Iter
     bags = f", with one id in each bag of {some}" if step.bags else ""
     until_full = f"; {steps_until_full(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
     yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{until_full}."
-
-
-def _updates(updates: SparseUpdatesMode) -> str:
-    often = "once a step" if updates.mode == "PerStep" else "once for each push"
-    return f"Shards update rows {often}: {updates.reason}."
 
 
 def _document(chosen: policy.Plan, inputs: policy.Inputs) -> dict[str, Any]:

@@ -1,13 +1,9 @@
 """The arithmetic of a calibration: the runs to make, and the sensitivity that follows from them.
 
-For each seed there is a run without losses, and one for each level (a portion of lost samples, PLS) with losses drawn
-at random. Losses follow the emulation of CPR (Maeng et al., MLSys 2021): two failures a run, each of half of the
-shards. Each failure sends its shards back by the same age, so that the losses of a run add up to its level. Times and
-shards are random, but no shard loses a sample twice.
-
-A pair is a run with losses and the run of the same seed without: the same samples in the same order, and the same
-initial values. The sensitivity is the AUC lost per unit of PLS over all pairs. The line goes through the origin,
-because at a PLS of 0 both runs of a pair are the same; an intercept would only be noise that distorts every budget.
+For each seed there is a run without losses, and one for each level (a portion of lost samples, PLS) with losses as in
+the emulation of CPR (Maeng et al., MLSys 2021): two failures a run, each of half of the shards (docs/calibration.md).
+The sensitivity is the AUC lost per unit of PLS over all pairs of runs of one seed, with losses and without. The line
+goes through the origin: an intercept would only be noise that distorts every budget.
 """
 
 from __future__ import annotations

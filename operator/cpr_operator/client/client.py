@@ -260,7 +260,9 @@ def follow_log(connection: KubeConnection, member: Member, span: Span) -> Iterat
                 left = newest(connection, member)
                 if left is not None and left["metadata"]["uid"] == read_uid and left["status"]["phase"] == "Running":
                     raise
-        elif job is None or Job(job).over or (span.until is not None and _aware(span.until) < _now()):
+        elif (
+            job is None or Job(job).over or (span.until is not None and span.until.astimezone(UTC) < datetime.now(UTC))
+        ):
             return
         else:
             time.sleep(POLL_S)
@@ -283,7 +285,7 @@ def before(lines: Iterator[str], until: datetime) -> Iterator[str]:
 
 
 def _lines(connection: KubeConnection, member: Member, pod: Object, span: Span, *, follow: bool) -> Iterator[str]:
-    since_s = None if span.since is None else max(1, math.ceil((_now() - _aware(span.since)).total_seconds()))
+    since_s = None if span.since is None else max(1, math.ceil((datetime.now(UTC) - span.since).total_seconds()))
     lines = connection.log(
         member.namespace,
         pod["metadata"]["name"],
@@ -291,12 +293,4 @@ def _lines(connection: KubeConnection, member: Member, pod: Object, span: Span, 
         since_seconds=since_s,
         timestamps=span.until is not None,
     )
-    return lines if span.until is None else before(lines, _aware(span.until))
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+    return lines if span.until is None else before(lines, span.until.astimezone(UTC))

@@ -1,7 +1,6 @@
 """The control law: the recovery mode and save interval with the least overhead within the budget. Plain floats.
 
-This rule is the cheapest of those tried in simulation (docs/policy.md). With a known failure rate, it costs the
-same as the optimum that dynamic programming finds. CPR differs: its interval spends the whole budget on average.
+This rule is the cheapest of those tried in simulation (docs/policy.md).
 
 Let x = budget / m be the age at which one failure of m shards uses up the remaining budget, F = left / T_fail the
 expected number of failures, T = T_save, and c = O_commit.
@@ -16,8 +15,7 @@ expected number of failures, T = T_save, and c = O_commit.
 With replay nothing is lost, and rules 1 to 4 have no object. A failure stops training until everything since the last
 save is pushed again, which takes rho per second of it. The interval is therefore sqrt(2 * O_save * T_fail / rho).
 
-A loss that exceeds the budget is rolled back in any case (`cpr_operator.recovery`). The law therefore affects the
-cost of the guarantee, but not the guarantee itself.
+A loss that exceeds the budget is rolled back in any case, so the law affects the cost of the guarantee alone.
 """
 
 from __future__ import annotations

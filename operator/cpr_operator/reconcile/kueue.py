@@ -122,19 +122,25 @@ def awaits_release(workload: Manifest) -> bool:
 
 def true_condition(workload: Manifest, kind: str) -> Mapping[str, Any]:
     """Return the condition of this type if it is True; else an empty one."""
-    found = (each for each in _conditions(workload) if each.get("type") == kind and each.get("status") == "True")
+    found = (
+        each for each in _listed(workload, "conditions") if each.get("type") == kind and each.get("status") == "True"
+    )
     return next(found, {})
 
 
 def flavors_of(workload: Manifest) -> tuple[str, ...]:
     """Return the names of the flavors with which the Workload was admitted."""
-    names = {name for each in _assignments(workload) for name in (each.get("flavors") or {}).values()}
+    names = {
+        name
+        for each in _listed(workload, "admission", "podSetAssignments")
+        for name in (each.get("flavors") or {}).values()
+    }
     return tuple(sorted(names))
 
 
 def with_changed(workload: Manifest, stamp: str, *changes: tuple[str, bool, str, str]) -> list[dict[str, Any]]:
     """Return a Workload's conditions with changes (type, status, reason, message) at the time `stamp`, RFC 3339."""
-    conditions = {str(each["type"]): dict(each) for each in _conditions(workload)}
+    conditions = {str(each["type"]): dict(each) for each in _listed(workload, "conditions")}
     for kind, value, reason, message in changes:
         status = "True" if value else "False"
         old = conditions.get(kind, {})
@@ -167,16 +173,24 @@ def _admitted(queue: Queue, workload: Manifest) -> Admitted | Waits:
     if true_condition(workload, "Admitted"):
         try:
             cluster_queue = workload["status"]["admission"].get("clusterQueue", "")
-            placements = tuple(_placement(queue, workload, s) for s in _assignments(workload) if s["name"] in _ROLES)
+            placements = tuple(
+                _placement(queue, workload, s)
+                for s in _listed(workload, "admission", "podSetAssignments")
+                if s["name"] in _ROLES
+            )
             return Admitted(Quota(queue=name, cluster_queue=cluster_queue, placements=placements))
         except KeyError as error:
             return Waits("FlavorMissing", f"the ResourceFlavor {error} does not exist or cannot be read")
         except ValidationError as error:
             return Waits("FlavorInvalid", f"a ResourceFlavor cannot be used: {error}")
     if holds_quota(workload):
-        pending = [f"{c['name']}: {c.get('message', '')}" for c in _checks(workload) if c.get("state") != "Ready"]
+        pending = [
+            f"{c['name']}: {c.get('message', '')}"
+            for c in _listed(workload, "admissionChecks")
+            if c.get("state") != "Ready"
+        ]
         return Waits("AdmissionChecks", "; ".join(pending) or f"{name} has quota for the job, and checks it")
-    condition = next((each for each in _conditions(workload) if each.get("type") == RESERVED), {})
+    condition = next((each for each in _listed(workload, "conditions") if each.get("type") == RESERVED), {})
     message = str(condition.get("message", "")) or f"the job waits for its turn in the queue {name}"
     return Waits("WaitsForQuota", message)
 
@@ -189,7 +203,7 @@ def _placement(queue: Queue, workload: Manifest, assigned: Manifest) -> Placemen
         flavor = queue.flavors[name].get("spec") or {}
         selector |= flavor.get("nodeLabels") or {}
         tolerations += flavor.get("tolerations") or ()
-    for update in (each for check in _checks(workload) for each in check.get("podSetUpdates") or ()):
+    for update in (each for check in _listed(workload, "admissionChecks") for each in check.get("podSetUpdates") or ()):
         if update.get("name") == assigned["name"]:
             selector |= update.get("nodeSelector") or {}
             tolerations += update.get("tolerations") or ()
@@ -197,13 +211,9 @@ def _placement(queue: Queue, workload: Manifest, assigned: Manifest) -> Placemen
     return Placement.model_validate({"role": assigned["name"], "nodeSelector": selector, "tolerations": unique})
 
 
-def _checks(workload: Manifest) -> tuple[Manifest, ...]:
-    return tuple((workload.get("status") or {}).get("admissionChecks") or ())
-
-
-def _assignments(workload: Manifest) -> tuple[Manifest, ...]:
-    return tuple(((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ())
-
-
-def _conditions(workload: Manifest) -> tuple[Manifest, ...]:
-    return tuple((workload.get("status") or {}).get("conditions") or ())
+def _listed(workload: Manifest, *path: str) -> tuple[Manifest, ...]:
+    """Return the list at a path of the Workload's status; empty if it is absent."""
+    found: Any = workload.get("status")
+    for name in path:
+        found = (found or {}).get(name)
+    return tuple(found or ())

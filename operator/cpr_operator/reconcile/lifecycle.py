@@ -26,7 +26,7 @@ from cpr_operator.reconcile.members import replacement
 from cpr_operator.reconcile.observe import AT_WORK, is_settled
 from cpr_operator.reconcile.plan import planned
 from cpr_operator.reconcile.reports import with_total
-from cpr_operator.reconcile.restore_source import AWAITED, RestoreSource
+from cpr_operator.reconcile.restore_source import RestoreSource
 from cpr_operator.reconcile.types import (
     Active,
     AdmissionGate,
@@ -152,18 +152,11 @@ def template_hash(spec: CPRJobSpec) -> str:
     return hashlib.sha256(templates.encode()).hexdigest()[:16]
 
 
-def refuse_pods(observed: ReconcileInput, reason: str, message: str) -> Outcome:
-    """Create no pods for a job, because the cluster would reject them."""
+def refuse_pods(observed: ReconcileInput, reason: str, message: str, *, warn: bool = True) -> Outcome:
+    """Create no pods for a job: the cluster would reject them, or they have to wait. `warn`: with an event."""
     event = Event("Warning", EventReason.REFUSED, message, f"{reason}-{observed.job.spec_generation}")
-    state = ReconcileState(observed, observed.before, events=(event,))
+    state = ReconcileState(observed, observed.before, events=(event,) if warn else ())
     state = set_conditions(state, ConditionUpdate("PodsReady", "False", reason, message))
-    return replace(outcome(state), wake_after_s=observed.timing.running_s)
-
-
-def await_anchor(observed: ReconcileInput, message: str) -> Outcome:
-    """Create no pods for a job before its source has an anchor."""
-    state = ReconcileState(observed, observed.before)
-    state = set_conditions(state, ConditionUpdate("PodsReady", "False", AWAITED, message))
     return replace(outcome(state), wake_after_s=observed.timing.running_s)
 
 

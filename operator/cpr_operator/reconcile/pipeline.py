@@ -19,13 +19,13 @@ from cpr_operator.reconcile.completion import clean_up, complete
 from cpr_operator.reconcile.conditions import record_events, update_conditions
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.effects import live_pods, outcome
-from cpr_operator.reconcile.lifecycle import await_anchor, leave_alone, refuse_pods, settle_phase, start, stop_at_gate
+from cpr_operator.reconcile.lifecycle import leave_alone, refuse_pods, settle_phase, start, stop_at_gate
 from cpr_operator.reconcile.members import record_restarts
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.plan import update_plan
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.reports import apply_reports
-from cpr_operator.reconcile.restore_source import NoSource, RestoreSource, restore_source
+from cpr_operator.reconcile.restore_source import REFUSED, NoSource, RestoreSource, restore_source
 from cpr_operator.reconcile.spares import maintain_spares, observe_spares, promote
 from cpr_operator.reconcile.suspend import (
     KEY_LOST,
@@ -142,10 +142,7 @@ def _blocked(observed: ReconcileInput) -> Outcome | None:
         return outcome(ReconcileState(observed, before)) if waits_to_resume(observed) else None
     if observed.admission_gate is not None:
         return stop_at_gate(observed, observed.admission_gate)
-    match restore_source(job, observed.source_jobs):
-        case RestoreSource():
-            return None
-        case NoSource(refused=True, reason=reason, message=message):
-            return refuse_pods(observed, reason, message)
-        case NoSource(message=message):
-            return await_anchor(observed, message)
+    source = restore_source(job, observed.source_jobs)
+    if isinstance(source, NoSource):
+        return refuse_pods(observed, source.reason, source.message, warn=source.reason == REFUSED)
+    return None

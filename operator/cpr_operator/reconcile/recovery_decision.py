@@ -99,7 +99,10 @@ def recovery_input(state: ReconcileState) -> RecoveryInput | None:
     losses = tuple(_losses(state))
     failures = {m.index: failure for m, failure in state.lost if isinstance(m, Trainer)}
     lost_trainers = tuple(failures)
-    below_floor = _dense_below_floor(state)
+    # The newest dense save, if a trainer waits because it is older than the floor.
+    waiting = (r for r in _current_reports(state).values() if r.state is TrainerState.BELOW_FLOOR)
+    offers = (report.dense_save.samples if report.dense_save else 0 for report in waiting)
+    below_floor = next((samples for samples in offers if samples < state.status.dense.floor_samples), None)
     if not losses and not lost_trainers and below_floor is None:
         return None
     # A trainer that waits because the dense save is too old found no other trainer to copy the state from.
@@ -203,13 +206,6 @@ def _losses(state: ReconcileState) -> Iterator[Loss]:
             yield loss_of(state.observed, shard, fact.failure)
         elif shard.state == "BelowFloor" and shard.saved_samples < shard.floor_samples:
             yield Loss(shard.index, shard.saved_samples)
-
-
-def _dense_below_floor(state: ReconcileState) -> int | None:
-    """Return the samples of the newest dense save, if a trainer waits because it is older than the floor."""
-    waiting = (r for r in _current_reports(state).values() if r.state is TrainerState.BELOW_FLOOR)
-    offers = (report.dense_save.samples if report.dense_save else 0 for report in waiting)
-    return next((samples for samples in offers if samples < state.status.dense.floor_samples), None)
 
 
 def _current_reports(state: ReconcileState) -> Mapping[int, TrainerReport]:

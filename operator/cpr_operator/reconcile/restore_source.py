@@ -28,15 +28,10 @@ class RestoreSource:
 
 @dataclass(frozen=True, slots=True)
 class NoSource:
-    """No anchor to start from is available. With `refused`, none will be before a spec is changed."""
+    """No anchor to start from is available. If it is REFUSED, none will be before a spec is changed."""
 
     reason: str
     message: str
-
-    @property
-    def refused(self) -> bool:
-        """True if a spec must be changed first."""
-        return self.reason == REFUSED
 
 
 def restore_source(job: Job, others: tuple[JobView, ...]) -> RestoreSource | NoSource:

@@ -3,12 +3,9 @@
 Rosters stop the pods. Pods are deleted once the status holds their flushes and results: their objects keep these until
 then, so no operator can miss them. Only a pod that does not stop in time is deleted earlier.
 
-With another number of shards or trainers in its spec, a job resumes from an anchor, which has the rows of all shards
-and a step that all trainers have completed. Usually it is the anchor of the suspension, and nothing is trained again.
-If none was committed then, the job goes back to an earlier one. Losses of the old shards before the anchor stay
-charged, as a number (docs/adr/0013, 0019). In a shadow mode an anchor is aligned, with all ranks at the same step, only
-if all trainers have reached a common step. They do that before the job stops. Otherwise, or if the budget forbids that
-anchor, the job resumes with its old numbers.
+With another number of shards or trainers in its spec, a job resumes from an anchor, usually that of the suspension
+(docs/adr/0013, 0019). In a shadow mode an anchor is aligned only if all trainers have reached a common step before the
+job stops. Otherwise, or if the budget forbids that anchor, the job resumes with its old numbers.
 """
 
 from __future__ import annotations

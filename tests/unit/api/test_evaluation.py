@@ -8,7 +8,7 @@ import pytest
 
 from cpr_operator.api.rules.rule import Rule, broken
 
-POSITIVE = Rule("spec.tables[]", "spec.tables.rows", "must be positive", "raise it", "self.rows > 0")
+POSITIVE = Rule("spec.tables[]/rows", "must be positive", "raise it", "self.rows > 0")
 
 
 def fields(rule: Rule, document: dict[str, Any], **options: Any) -> list[str]:
@@ -37,16 +37,14 @@ def test_rule_with_a_malformed_field_is_skipped() -> None:
 
 
 def test_transition_rule_gets_both_documents() -> None:
-    frozen = Rule("", "spec.image", "is frozen", "undo it", "self.spec.image == oldSelf.spec.image")
+    frozen = Rule("/spec.image", "is frozen", "undo it", "self.spec.image == oldSelf.spec.image")
     before = {"spec": {"image": "a"}}
     assert fields(frozen, {"spec": {"image": "b"}}, before=before) == ["spec.image"]
     assert fields(frozen, before, before=before) == []
 
 
 def test_rule_that_exceeds_the_api_servers_cost_limit_is_checked_by_the_client() -> None:
-    known = Rule(
-        "", "features", "unknown", "name it", "sets.contains(self.tables, self.features)", skip_on_server="true"
-    )
+    known = Rule("/features", "unknown", "name it", "sets.contains(self.tables, self.features)", skip_on_server="true")
     assert known.server_cel == "true || sets.contains(self.tables, self.features)"
     assert fields(known, {"tables": ["a", "b"], "features": ["b", "c"]}) == ["features"]
     assert fields(known, {"tables": ["a", "b"], "features": ["b"]}) == []

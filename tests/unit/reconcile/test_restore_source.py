@@ -167,7 +167,7 @@ def test_latest_of_refuses_another_store() -> None:
     moved = member("a", store=STORE | {"prefix": "p"})
     found = restore_source(latest("Initialise"), (moved, OWN))
     assert isinstance(found, NoSource)
-    assert (found.refused, "another store, bucket or prefix" in found.message) == (True, True)
+    assert (found.reason, "another store, bucket or prefix" in found.message) == (REFUSED, True)
 
 
 @pytest.mark.parametrize(

@@ -207,8 +207,16 @@ def find_access(placement: Placement, ids: Ints | Bags) -> AnyAccess:
 
     Raises ValueError if there are more than 2**31 - 1 ids.
     """
-    if isinstance(ids, Bags) and ids.features is not None:
-        return _access_of_features(placement, ids, ids.features)
+    if isinstance(ids, Bags) and (layout := ids.features) is not None:
+        found, lengths, weights = list[Access](), [], []
+        firsts = placement.offsets[layout.tables]
+        for pooled, sequences in zip(layout.pooled, layout.sequences, strict=True):  # a row is found once in a band
+            alone, their = [ids.of(np.array([place], np.int64)) for place in sequences], firsts[[*sequences]]
+            found.append(_access_of_feature_band(placement, ids.of(pooled), alone, firsts[pooled], their))
+            lengths.append(tuple(torch.from_numpy(each.lengths[:, 0]) for each in alone))
+            weights.append(tuple(None if each.weights is None else torch.from_numpy(each.weights) for each in alone))
+        unique = _rows_of_bands(placement, tuple(found))
+        return FeatureAccess(unique, layout, len(ids), tuple(found), tuple(lengths), tuple(weights))
     if placement.bands == 1:
         return _access_of_band(placement, ids, placement.offsets)
     tables = tuple(np.flatnonzero(placement.band_of == band) for band in range(placement.bands))
@@ -242,19 +250,6 @@ def _access_of_band(placement: Placement, ids: Ints | Bags, offsets: Ints) -> Ac
     if ids.size > _INT32_MAX:
         raise ValueError(f"a batch of {ids.size} ids is too large")
     return _find(placement, (ids + offsets).ravel(), len(offsets))
-
-
-def _access_of_features(placement: Placement, bags: Bags, layout: FeatureLayout) -> FeatureAccess:
-    """Return the access of features: a row is found once, whichever features lead to it."""
-    bands, lengths, weights = [], [], []
-    offsets = placement.offsets[layout.tables]
-    for pooled, sequences in zip(layout.pooled, layout.sequences, strict=True):
-        alone = [bags.of(np.array([place], np.int64)) for place in sequences]
-        bands.append(_access_of_feature_band(placement, bags.of(pooled), alone, offsets[pooled], offsets[[*sequences]]))
-        lengths.append(tuple(torch.from_numpy(each.lengths[:, 0]) for each in alone))
-        weights.append(tuple(None if each.weights is None else torch.from_numpy(each.weights) for each in alone))
-    found = tuple(bands)
-    return FeatureAccess(_rows_of_bands(placement, found), layout, len(bags), found, tuple(lengths), tuple(weights))
 
 
 def _access_of_feature_band(

@@ -9,6 +9,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import quote
@@ -24,10 +25,9 @@ from cpr_contract.manifests import DenseManifest
 from cpr_contract.requests import PROGRAMS, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_fitting_anchor, seed_of, vocabularies_of
+from cpr_trainer.checkpoint.format.records import read_fitting_anchor, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
-from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.checkpoint.restore.loading import load_shard
+from cpr_trainer.checkpoint.restore.loading import load_anchor
 from cpr_trainer.data.schema import columns_of
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement, layout_hash
@@ -45,8 +45,9 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
     network, or one that has no such program; DataError, DamagedError, StoreError; OSError if the folder cannot be
     written.
     """
-    manifest = _manifest(store, job, request.anchor)
-    since = None if request.since is None else _manifest(store, job, request.since)
+    read = partial(read_fitting_anchor, store, layout=layout_hash(job.model), ids=job.model.table_ids)
+    manifest = read(request.anchor)
+    since = None if request.since is None else read(request.since)
     network = _network(store, job, manifest)
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     for stale in (ABOUT, TRANSFORM, DELTA, *PROGRAMS.values()):
@@ -120,7 +121,7 @@ def write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Pa
         ]
         placement = Placement.of(job.model, len(manifest.shards))
         for index in range(placement.shards):
-            local = _loaded(store, job, manifest, placement, index)
+            local = load_anchor(store, job, manifest, placement, index)
             for place, rows, slots in _slots(local):
                 tables[place][torch.from_numpy(rows)] = torch.from_numpy(_values(local, slots))
         for table, weight in zip(transform.tables, tables, strict=True):
@@ -139,7 +140,7 @@ def write_changed_rows(
     found: list[list[tuple[Ints, Floats]]] = [[] for _ in transform.tables]
     placement = Placement.of(job.model, len(until.shards))
     for index in range(placement.shards):
-        old, new = (_loaded(store, job, each, placement, index) for each in (since, until))
+        old, new = (load_anchor(store, job, each, placement, index) for each in (since, until))
         for place, rows, slots in _slots(new):
             before, after = _values(old, slots), _values(new, slots)
             changed = (before.view(np.int32) != after.view(np.int32)).any(axis=1)
@@ -157,14 +158,6 @@ def write_changed_rows(
     return counts
 
 
-def _loaded(store: Store, job: JobSpec, manifest: DenseManifest, placement: Placement, index: int) -> LocalRows:
-    """Return shard `index` of a placement with the rows of an anchor that any number of shards wrote."""
-    local = LocalRows.of(job, placement, index)
-    saves = tuple(manifest.shards[holder] for holder in placement.holders(index, len(manifest.shards)))
-    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, saves, seed=seed_of(manifest)), local)
-    return local
-
-
 def _slots(local: LocalRows) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield rows of a shard, int64 [k], and their slots, table by table and chunk by chunk."""
     for chunk in local.placement.rows_of(local.index):
@@ -179,10 +172,6 @@ def _values(local: LocalRows, slots: Ints) -> Floats:
     ((segment, inside),) = local.arena.parted(slots)
     values: Floats = segment.rows[inside]
     return values
-
-
-def _manifest(store: Store, job: JobSpec, key: str) -> DenseManifest:
-    return read_fitting_anchor(store, key, layout_hash(job.model), job.model.table_ids)
 
 
 def _network(store: Store, job: JobSpec, manifest: DenseManifest) -> nn.Module:

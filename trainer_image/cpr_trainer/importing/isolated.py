@@ -150,19 +150,6 @@ def give_up_rights() -> None:
         resource.setrlimit(limit, (0, 0))
 
 
-def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until the requests end."""
-    while head := requests.read(_REQUEST.size):
-        kind, length = _REQUEST.unpack(head)
-        content = requests.read(length)
-        values, answer = _tensor(content) if kind == _TENSOR else (b"", _index(content))
-        encoded = to_json(answer).encode()
-        answers.write(_ANSWER.pack(len(encoded)))
-        answers.write(encoded)
-        answers.write(values)
-        answers.flush()
-
-
 def _index(content: bytes) -> _Answer:
     try:
         return _Answer(read_index(content))
@@ -183,10 +170,19 @@ def _tensor(content: bytes) -> tuple[bytes | memoryview, _Answer]:
 
 
 def main() -> None:
-    """Give up all rights, then answer."""
+    """Give up all rights, then answer until the requests end."""
     give_up_rights()
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError):
-        _serve(sys.stdin.buffer, sys.stdout.buffer)
+        while head := requests.read(_REQUEST.size):
+            kind, length = _REQUEST.unpack(head)
+            content = requests.read(length)
+            values, answer = _tensor(content) if kind == _TENSOR else (b"", _index(content))
+            encoded = to_json(answer).encode()
+            answers.write(_ANSWER.pack(len(encoded)))
+            answers.write(encoded)
+            answers.write(values)
+            answers.flush()
     os._exit(0)
 
 

@@ -40,11 +40,6 @@ class PartPosition:
     last: Flush | None = None
     former: PartPosition | None = None
 
-    def after(self, flush: Flush) -> PartPosition:
-        """Return the position after one more flush."""
-        former = replace(self, last=None, former=None)
-        return PartPosition(flush.after, flush.complete, flush.mark, flush, former)
-
 
 class ParityStore:
     """The parity of one stripe. `build` names it: after a reset to zeros it has another name.
@@ -94,7 +89,8 @@ class ParityStore:
             self.reset()
             return
         self._add(flush)
-        self._positions[part] = position.after(flush)
+        former = replace(position, last=None, former=None)
+        self._positions[part] = PartPosition(flush.after, flush.complete, flush.mark, flush, former)
 
     def undo(self, part: int, moment: Moment) -> bool:
         """Go back to a member's flush of a moment, its last or the one before; return whether that is possible."""

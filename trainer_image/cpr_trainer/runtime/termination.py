@@ -9,7 +9,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 
 from cpr_contract.codec import to_utf8, within_limits
@@ -39,11 +39,7 @@ EXIT_CODES: Mapping[str, ExitCode] = MappingProxyType(
 def stop_on_sigterm() -> threading.Event:
     """Return an event that SIGTERM sets from now on. Call this on the main thread."""
     stop = threading.Event()
-
-    def handle(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: stop.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the parent may have blocked it
     return stop
 

@@ -22,7 +22,7 @@ from minio.signer import sign_v4_s3
 
 from cpr_contract.spec import EndpointSpec
 from cpr_trainer.store.protocol import JOBS_STORE, CredentialsRefusedError
-from cpr_trainer.store.responses import Request, document, is_success, read_error, released
+from cpr_trainer.store.responses import SUCCESS_STATUS, Request, document, read_error, released
 from cpr_trainer.store.transfers import Throttle, size_of, slices
 
 #: Timeout of a connection that neither sends nor receives a byte.
@@ -109,7 +109,7 @@ class Connection:
                 break
             with released(response):
                 url, region = target, response.headers.get("x-amz-bucket-region", region)
-        if is_success(response):
+        if response.status in SUCCESS_STATUS:
             return response
         raise read_error(Request(self.endpoint, self.field, method, bucket, key, tuple(headers or ())), response)
 
@@ -157,7 +157,7 @@ class Connection:
         url = self._url("GET", _DEFAULT_REGION, bucket, "", {"location": ""})
         response = self._send("GET", url, _DEFAULT_REGION, {}, b"")
         request = Request(self.endpoint, self.field, "GET", bucket)
-        if not is_success(response):
+        if response.status not in SUCCESS_STATUS:
             raise read_error(request, response)
         # SeaweedFS returns the document of a request that creates a bucket.
         found = document(request, response, "LocationConstraint", "CreateBucketConfiguration")

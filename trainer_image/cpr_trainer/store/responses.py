@@ -46,7 +46,7 @@ _FULL = frozenset(
         "XMinioStorageFull",
     }
 )
-_SUCCESS_STATUS = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.PARTIAL_CONTENT})
+SUCCESS_STATUS = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.PARTIAL_CONTENT})
 _READS = frozenset({"GET", "HEAD"})
 #: MinIO sends a Retry-After of two minutes while it starts, and starts in seconds.
 _LONGEST_PAUSE_S = 10.0
@@ -111,11 +111,6 @@ def translated(field: str) -> Iterator[None]:
             f"The store does not answer as a store: {str(cause)[:300].rstrip('. ')}.",
             f"Check {field}.endpoint, its certificate (caBundle), and whether a network policy is in the way.",
         ) from error
-
-
-def is_success(response: urllib3.BaseHTTPResponse) -> bool:
-    """Return whether a response reports success."""
-    return response.status in _SUCCESS_STATUS
 
 
 def length_of(response: urllib3.BaseHTTPResponse) -> int | None:

@@ -56,8 +56,16 @@ class InitialStateLoader:
         if restored.step:
             state.load(restored.tensors, restored.step)
             state.lost = restored.lost
+            return
+        manifest, ref, rules = restored.manifest, restored.ref, self._setup.job.snapshots.by_name
+        if manifest is not None and ref is not None:
+            check_vocabularies(manifest.model, self._setup.job.model, rules, self._setup.vocabularies, ref.key)
+        if rules is None or manifest is None or ref is None:
+            state.begin(restored.tensors)
+        elif rules.dense == "Initialise":
+            state.begin({})
         else:
-            self._begin(restored, state)
+            state.begin_by_name(saved_model(manifest, ref.key), restored.tensors, rules, ref.key)
 
     def known_anchors(self) -> tuple[AnchorRef, ...]:
         """Return the anchors of the generation, oldest first: the one it started from, and those committed since."""
@@ -85,16 +93,3 @@ class InitialStateLoader:
     def _candidates(self) -> tuple[Candidate, ...]:
         roster = self._roster()
         return newest_dense(self._setup.store, self._setup.job, roster.counters.generation, roster.anchor)
-
-    def _begin(self, restored: RestoredDense, state: DenseState) -> None:
-        rules, model = self._setup.job.snapshots.by_name, self._setup.job.model
-        if restored.manifest is not None and restored.ref is not None:
-            saved = restored.manifest.model
-            check_vocabularies(saved, model, rules, self._setup.vocabularies, restored.ref.key)
-        if rules is None or restored.manifest is None or restored.ref is None:
-            state.begin(restored.tensors)
-        elif rules.dense == "Initialise":
-            state.begin({})
-        else:
-            key = restored.ref.key
-            state.begin_by_name(saved_model(restored.manifest, key), restored.tensors, rules, key)

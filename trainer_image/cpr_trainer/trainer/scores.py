@@ -142,7 +142,16 @@ class EarlyStopState:
         }
         value = values[spec.metric]
         if value is None:
-            raise _undefined(scores, spec)
+            why = f"the {scores.scored} held-out samples all have the same label, 0 or 1"
+            if not scores.scored:
+                why = "no held-out row is a sample"
+            elif spec.metric == "GAUC":
+                why = f"none of the groups of the {scores.scored} held-out samples has both labels, 0 and 1"
+            raise DataError(
+                f"spec.evaluation.earlyStop cannot judge by {spec.metric}: {why}.",
+                "Hold out other or more rows (data.holdOut, evaluation.uri, evaluation.samples), or choose another "
+                "metric.",
+            )
         sign = 1 if spec.metric in {"AUC", "GAUC"} else -1  # of an improvement
         if self.best is None or sign * (value - self.best) > spec.min_improvement:
             return type(self)(scores.step, value, scores.step, 0)
@@ -176,16 +185,3 @@ def next_evaluation(step: int, every: int, batch_size: int, last_step: int) -> i
     """Return the first step after `step` at which the model is evaluated: each `every` samples, and the last one."""
     due_samples = (step * batch_size // every + 1) * every
     return min(-(-due_samples // batch_size), last_step)
-
-
-def _undefined(scores: HeldOutScores, spec: EarlyStopSpec) -> DataError:
-    if not scores.scored:
-        why = "no held-out row is a sample"
-    elif spec.metric == "GAUC":
-        why = f"none of the groups of the {scores.scored} held-out samples has both labels, 0 and 1"
-    else:
-        why = f"the {scores.scored} held-out samples all have the same label, 0 or 1"
-    return DataError(
-        f"spec.evaluation.earlyStop cannot judge by {spec.metric}: {why}.",
-        "Hold out other or more rows (data.holdOut, evaluation.uri, evaluation.samples), or choose another metric.",
-    )

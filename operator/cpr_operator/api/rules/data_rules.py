@@ -7,72 +7,62 @@ from cpr_operator.api.rules.rule import Rule
 
 OF_DATA = (
     Rule(
-        "spec.data",
-        "spec.data.samples",
+        "spec.data/samples",
         "state exactly one of epochs and samples",
         "remove one of the two, or add one",
         "has(self.epochs) != has(self.samples)",
     ),
     Rule(
-        "spec.data",
-        "spec.data.samples",
+        "spec.data/samples",
         "Synthetic data needs samples and has no epochs",
         "state spec.data.samples instead of spec.data.epochs",
         "self.format != 'Synthetic' || !has(self.epochs)",
     ),
     Rule(
-        "spec.data",
-        "spec.data.uri",
+        "spec.data/uri",
         "Synthetic data is made by the trainers and has no uri",
         "remove spec.data.uri, or set spec.data.format to the format of the files there",
         "self.format != 'Synthetic' || !has(self.uri)",
     ),
     Rule(
-        "spec.data",
-        "spec.data.uri",
+        "spec.data/uri",
         "data in files needs a uri",
         "state the location of the files, as s3://bucket/key or file:///path",
         "self.format in ['Synthetic', 'Custom'] || has(self.uri)",
     ),
     Rule(
-        "spec.data",
-        "spec.data.entrypoint",
+        "spec.data/entrypoint",
         "Custom data needs an entrypoint, and other formats have none",
         "state spec.data.entrypoint with the format Custom only",
         "(self.format == 'Custom') == has(self.entrypoint)",
     ),
     Rule(
-        "spec.data",
-        "spec.data.columns",
+        "spec.data/columns",
         "CSV, TSV, Parquet and Custom need columns, and other formats have none",
         "state spec.data.columns with these formats only",
         "(self.format in ['CSV', 'TSV', 'Parquet', 'Custom']) == has(self.columns)",
     ),
     Rule(
-        "spec.data",
-        "spec.data.header",
+        "spec.data/header",
         "only CSV and TSV files can lack a header",
         "remove spec.data.header",
         "self.header || self.format in ['CSV', 'TSV']",
     ),
     Rule(
-        "spec.data.columns",
-        "spec.data.columns.labels",
+        "spec.data.columns/labels",
         f"a model predicts 1 to {MAX_PREDICTED} columns",
         "name them in labels, or in targets if they are not 0 or 1",
         f"self.labels.size() + self.targets.size() >= 1 && self.labels.size() + self.targets.size() <= {MAX_PREDICTED}",
     ),
     Rule(
-        "spec.data.columns",
-        "spec.data.columns.labels",
+        "spec.data.columns/labels",
         "a column can be predicted only once",
         "remove the duplicate from labels and targets",
         "(self.labels + self.targets).all(n, (self.labels + self.targets).exists_one(m, m == n))",
     ),
     *(
         Rule(
-            "spec.data.columns",
-            f"spec.data.columns.{field}",
+            f"spec.data.columns/{field}",
             "a predicted column cannot be a feature",
             "remove it from the list, or correct spec.data.columns.labels and targets",
             f"!self.{field}.exists(name, name in self.labels || name in self.targets)",
@@ -80,22 +70,19 @@ OF_DATA = (
         for field in ("counts", "numbers", "categories")
     ),
     Rule(
-        "spec.data",
-        "spec.data.columns",
+        "spec.data/columns",
         "only CSV and TSV have a separator of ids",
         "remove spec.data.columns.separator, because bags are lists in Parquet and Custom data",
         "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
     ),
     Rule(
-        "spec.data",
-        "spec.data.store",
+        "spec.data/store",
         "Custom data is read by code of its own",
         "remove spec.data.store, and give that code access by spec.trainers.template",
         "!has(self.store) || self.format != 'Custom'",
     ),
     Rule(
-        "spec",
-        "spec.data.store",
+        "spec/data.store",
         "is for files in s3://, and neither spec.data.uri nor spec.evaluation.uri names any",
         "remove it, or give spec.data.uri as s3://bucket/key",
         "!has(self.data.store) || (has(self.data.uri) && self.data.uri.startsWith('s3://'))"
@@ -113,8 +100,7 @@ _POOLS = (
 )
 OF_INPUTS = (
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         f"counts and numbers must be as many as spec.model.numeric, or {DENSE_FEATURES} at most if that is absent",
         "state in spec.model.numeric how many columns spec.data.columns.counts and numbers name together",
         "!has(self.data.columns) || (has(self.model.numeric)"
@@ -122,15 +108,13 @@ OF_INPUTS = (
         f" : self.data.columns.counts.size() + self.data.columns.numbers.size() <= {DENSE_FEATURES})",
     ),
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         f"Criteo and Synthetic data have {DENSE_FEATURES} numeric features",
         "remove spec.model.numeric, or train data with spec.data.columns",
         "!has(self.model.numeric) || has(self.data.columns)",
     ),
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         "each table needs exactly one category, and with features there are none",
         "name as many spec.data.columns.categories as there are spec.model.tables, in the tables' order; with"
         " spec.model.features name none",
@@ -138,15 +122,13 @@ OF_INPUTS = (
         " == (has(self.model.features) ? 0 : self.model.tables.size())",
     ),
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         "features need data with columns",
         "use CSV, TSV, Parquet or Custom, or remove spec.model.features",
         "!has(self.model.features) || has(self.data.columns)",
     ),
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         "a predicted column cannot be a feature",
         "correct the columns of spec.model.features, or spec.data.columns.labels and targets",
         "!has(self.model.features) || !has(self.data.columns) || !self.model.features.exists(f,"
@@ -154,16 +136,14 @@ OF_INPUTS = (
         " && (f.weights in self.data.columns.labels || f.weights in self.data.columns.targets)))",
     ),
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         "the DLRM predicts one label",
         "name exactly one of spec.data.columns.labels and no targets, or state spec.model.entrypoint",
         "!has(self.data.columns) || has(self.model.entrypoint)"
         " || (self.data.columns.labels.size() == 1 && self.data.columns.targets.size() == 0)",
     ),
     Rule(
-        "spec",
-        "spec.data.columns.integers",
+        "spec/data.columns.integers",
         "only categories, or columns of features, have ids",
         "name columns of spec.data.columns.categories or of spec.model.features",
         "!has(self.data.columns) || sets.contains(has(self.model.features) ? self.model.features.map(f, f.column)"
@@ -172,15 +152,13 @@ OF_INPUTS = (
         " * (has(self.model.features) ? self.model.features.size() : self.data.columns.categories.size()) > 100000",
     ),
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         "Synthetic data has texts as ids, which are hashed by CPR64",
         "remove ids from spec.model.tables, or train data in files",
         "self.data.format != 'Synthetic' || self.model.tables.all(t, t.ids == 'CPR64')",
     ),
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         "a table with pooling needs bags of ids",
         "use Parquet or Custom with lists, use CSV or TSV with spec.data.columns.separator, or remove pooling from"
         " spec.model.tables",
@@ -188,8 +166,7 @@ OF_INPUTS = (
         " || (has(self.data.columns) && has(self.data.columns.separator))",
     ),
     Rule(
-        "spec",
-        "spec.data",
+        "spec/data",
         "a separator of ids needs a table with pooling",
         "state pooling for the tables in spec.model.tables that take bags, or remove spec.data.columns.separator",
         f"!has(self.data.columns) || !has(self.data.columns.separator) || {_POOLS}",

@@ -5,68 +5,59 @@ from __future__ import annotations
 from cpr_operator.api.rules.rule import Rule
 
 TABLES = Rule(
-    "",
-    "spec.model.tables",
+    "/spec.model.tables",
     "table names must be unique",
     "rename the tables that share a name",
     "",  # the API server enforces it by the list type `map`
 )
 FEATURE_NAMES = Rule(
-    "",
-    "spec.model.features",
+    "/spec.model.features",
     "feature names must be unique",
     "rename the features that share a name",
     "",  # the API server enforces it by the list type `map`
 )
 OF_MODEL = (
     Rule(
-        "spec.model",
-        "spec.model.bottomMlp",
+        "spec.model/bottomMlp",
         "must end in embeddingDim",
         "set its last width to spec.model.embeddingDim, or state spec.model.entrypoint",
         "has(self.entrypoint)"
         " || (has(self.bottomMlp) && self.bottomMlp[self.bottomMlp.size() - 1] == self.embeddingDim)",
     ),
     Rule(
-        "spec.model",
-        "spec.model.topMlp",
+        "spec.model/topMlp",
         "must end in 1",
         "append a last layer of width 1, or state spec.model.entrypoint",
         "has(self.entrypoint) || (has(self.topMlp) && self.topMlp[self.topMlp.size() - 1] == 1)",
     ),
     TABLES,
     Rule(
-        "spec.model.tables[]",
-        "spec.model.tables.outOfRange",
+        "spec.model.tables[]/outOfRange",
         "only the ids RowNumber and Vocabulary have a range",
         "remove it, or set ids to one of these",
         "self.ids in ['RowNumber', 'Vocabulary'] || !has(self.outOfRange)",
     ),
     Rule(
-        "spec.model.tables[]",
-        "spec.model.tables.vocabulary",
+        "spec.model.tables[]/vocabulary",
         "the ids Vocabulary need a vocabulary, and others have none",
         "state vocabulary.uri or vocabulary.build with ids: Vocabulary only",
         "(self.ids == 'Vocabulary') == has(self.vocabulary)",
     ),
     Rule(
-        "spec.model.tables[].vocabulary",
-        "spec.model.tables.vocabulary",
+        "spec.model.tables[].vocabulary/",
         "a vocabulary is that of a file, or built",
         "state one of uri and build",
         "has(self.uri) != has(self.build)",
     ),
     Rule(
-        "spec.model.tables[]",
-        "spec.model.tables.hashSeed",
+        "spec.model.tables[]/hashSeed",
         "only the hashes XXH64 and Murmur3 have a seed",
         "remove it, or set ids to one of these",
         "self.ids in ['XXH64', 'Murmur3'] || !has(self.hashSeed)",
     ),
     FEATURE_NAMES,
     Rule(
-        "spec.model",
-        "spec.model.features",
+        "spec.model/features",
         "a feature names a table that does not exist",
         "correct it, or add it to spec.model.tables",
         "!has(self.features) || sets.contains(self.tables.map(t, t.name), self.features.map(f, f.table))",
@@ -74,30 +65,26 @@ OF_MODEL = (
         skip_on_server="has(self.features) && self.features.size() * self.tables.size() > 100000",
     ),
     Rule(
-        "spec.model",
-        "spec.model.features",
+        "spec.model/features",
         "with features, tables have no pooling",
         "state pooling in spec.model.features, and remove it from spec.model.tables",
         "!has(self.features) || !self.tables.exists(t, has(t.pooling))",
     ),
     Rule(
-        "spec.model",
-        "spec.model.features",
+        "spec.model/features",
         "the DLRM takes no sequences",
         "set pooling to Sum or Mean, or state spec.model.entrypoint",
         "!has(self.features) || has(self.entrypoint)"
         " || !self.features.exists(f, has(f.pooling) && f.pooling == 'None')",
     ),
     Rule(
-        "spec.model.features[]",
-        "spec.model.features.maxLength",
+        "spec.model.features[]/maxLength",
         "only bags and sequences have a length",
         "remove it, or state pooling",
         "has(self.pooling) || !has(self.maxLength)",
     ),
     Rule(
-        "spec.model.features[]",
-        "spec.model.features.weights",
+        "spec.model.features[]/weights",
         "only sums and sequences take weights",
         "remove it, or set pooling to Sum or None; divide weights by their sum in the data for a weighted mean",
         "!has(self.weights) || (has(self.pooling) && self.pooling in ['Sum', 'None'])",
@@ -108,17 +95,9 @@ OF_MODEL = (
 # --- optimizers and schedules
 
 _DENSE, _SPARSE, _TABLE = "spec.model.denseOptimizer", "spec.model.sparseOptimizer", "spec.model.tables[].optimizer"
-_ALL = (
-    _SPARSE,
-    _TABLE,
-    _DENSE,
-)
+_ALL = (_SPARSE, _TABLE, _DENSE)
 _ADAMS = {_DENSE: ("Adam", "AdamW"), _SPARSE: ("Adam",), _TABLE: ("Adam",)}
 _DECAYS = ("Linear", "Cosine", "Polynomial")
-
-
-def _rule(at: str, field: str, message: str, remedy: str, cel: str) -> Rule:
-    return Rule(at, f"{at.replace('[]', '')}{field}", message, remedy, cel)
 
 
 #: The rules of each phase of a schedule: message, remedy and CEL.
@@ -141,24 +120,21 @@ _PHASES = (
     ),
 )
 OF_OPTIMIZERS = (
-    _rule(
-        _DENSE,
-        ".momentum",
+    Rule(
+        f"{_DENSE}/momentum",
         "only SGD has a momentum",
         "remove it, or set kind to SGD",
         "self.kind == 'SGD' || !has(self.momentum)",
     ),
-    _rule(
-        _DENSE,
-        ".nesterov",
+    Rule(
+        f"{_DENSE}/nesterov",
         "needs a momentum",
         "state momentum, or remove nesterov",
         "!self.nesterov || has(self.momentum)",
     ),
     *(
-        _rule(
-            at,
-            ".epsilon",
+        Rule(
+            f"{at}/epsilon",
             "SGD has no epsilon",
             "remove it, or choose another kind",
             "self.kind != 'SGD' || !has(self.epsilon)",
@@ -166,9 +142,8 @@ OF_OPTIMIZERS = (
         for at in _ALL
     ),
     *(
-        _rule(
-            at,
-            f".{beta}",
+        Rule(
+            f"{at}/{beta}",
             f"only {' and '.join(kinds)} {'has' if len(kinds) == 1 else 'have'} {beta}",
             "remove it, or set kind to Adam",
             f"self.kind in {list(kinds)} || !has(self.{beta})",
@@ -176,5 +151,5 @@ OF_OPTIMIZERS = (
         for at, kinds in _ADAMS.items()
         for beta in ("beta1", "beta2")
     ),
-    *(_rule(f"{at}.schedule[]", "", *phase) for at in _ALL for phase in _PHASES),
+    *(Rule(f"{at}.schedule[]/", *phase) for at in _ALL for phase in _PHASES),
 )

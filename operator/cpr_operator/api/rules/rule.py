@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NoReturn, TypeVar
 
 from cel_expr_python import cel
@@ -27,20 +27,29 @@ _KUBERNETES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
-    """One rule, in CEL. `at` is the path of the object that is CEL's `self`, in API names; "" is the root.
+    """One rule, in CEL. `path` is that of its field, in API names, with a / behind the object that is CEL's `self`.
 
     A name with [] is a list, and the path means each of its elements. The API server skips the rule if the expression
     `skip_on_server` is true, because it would be too expensive; `broken` evaluates it always.
     """
 
-    at: str
-    field: str
+    path: str
     message: str
     remedy: str
     cel: str
     skip_on_server: str = ""
+
+    @cached_property
+    def at(self) -> str:
+        """Return the path of the object that is CEL's `self`; "" is the root."""
+        return self.path.partition("/")[0]
+
+    @property
+    def field(self) -> str:
+        """Return the path of the field, in which a list stands for each of its elements."""
+        return self.path.replace("/", ".").replace("[]", "").strip(".")
 
     @property
     def text(self) -> str:
@@ -112,7 +121,7 @@ def broken(
         for path, activation in objects[rule.at]:
             holds = _program(rule.cel).eval(activation).value()
             if holds is False:
-                yield rule, path + rule.field.removeprefix(rule.at.replace("[]", ""))
+                yield rule, f"{path}.{rule.path.partition('/')[2]}".strip(".")
             elif holds is not True and not malformed:
                 raise RuntimeError(f"{path}: {rule.cel}: {holds}")
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpr_contract.manifests import ManifestRef, Part, Ranges, RowUpdates, ShardManifest
+from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges, RowUpdates, ShardManifest
+from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_of, read_chain, read_manifest, read_rows
 from cpr_trainer.checkpoint.format.parts import Link, Shape
 from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes
+from cpr_trainer.checkpoint.format.records import seed_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.other_tables import load_other_tables, take_first_values
 from cpr_trainer.embedding.arena import Arena, LocalRows
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.store import Store, in_parallel
 
@@ -44,6 +47,14 @@ class RestoredShard:
         """The key of the last save that was put on top; empty for first values."""
         below = "" if self.ref is None else self.ref.key
         return self.replayed[-1].key if self.replayed else below
+
+
+def load_anchor(store: Store, job: JobSpec, manifest: DenseManifest, placement: Placement, index: int) -> LocalRows:
+    """Return shard `index` of a placement with the rows of an anchor, which any number of shards wrote."""
+    local = LocalRows.of(job, placement, index)
+    saves = tuple(manifest.shards[holder] for holder in placement.holders(index, len(manifest.shards)))
+    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, saves, seed=seed_of(manifest)), local)
+    return local
 
 
 def load_shard(store: Store, candidate: Candidate, local: LocalRows) -> RestoredShard:

@@ -64,7 +64,6 @@ class GroupFollower(ConnectedGroup):
                 return Go(frame.step, frame.cut_step)
 
     def conclude(self) -> bool:
-        """See `Group`: only the leader concludes."""
         return False
 
     def missing(self) -> tuple[int, ...]:

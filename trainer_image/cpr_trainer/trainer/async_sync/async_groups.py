@@ -84,7 +84,6 @@ class AsyncLeader(AsyncGroup):
         return survived
 
     def go(self, cut_step: int, poll_interrupts: PollInterrupts) -> Go:
-        """See `Group`: returns at once."""
         self.check(poll_interrupts)
         return Go(self._step, cut_step)
 
@@ -177,7 +176,6 @@ class AsyncFollower(AsyncGroup):
         return Go(self._step, 0)
 
     def conclude(self) -> bool:
-        """See `Group`: only the leader concludes."""
         return False
 
     def missing(self) -> tuple[int, ...]:
