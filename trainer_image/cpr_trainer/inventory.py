@@ -36,10 +36,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 
 
 def clean_up(environ: Mapping[str, str], retained: Iterable[str]) -> Deleted:
-    """Delete all objects of the job in `environ` except those that the anchors `retained` (keys) need.
-
-    Raises StoreError.
-    """
+    """Delete a job's objects except those that the anchors `retained` (keys) need. Raises StoreError."""
     job = read_job(environ)
     store = open_store(job.snapshots.store, *store_access(environ))
     to_delete, unreadable = everything(store, job.job_uid, retained)

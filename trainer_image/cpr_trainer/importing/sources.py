@@ -151,11 +151,11 @@ def _open_numpy(path: Path, _stack: ExitStack) -> Iterator[StoredTensor]:
         dtype: torch.dtype | str = torch.from_numpy(np.empty(0, array.dtype)).dtype
     except TypeError:
         dtype = str(array.dtype)
-    yield StoredTensor(path.stem, array.shape, dtype, str(path), partial(_copied, array))
 
+    def read(first: int, last: int) -> Tensor:
+        return torch.from_numpy(np.array(array[first:last] if array.ndim else array))  # a copy
 
-def _copied(array: np.ndarray, first: int, last: int) -> Tensor:
-    return torch.from_numpy(np.array(array[first:last] if array.ndim else array))
+    yield StoredTensor(path.stem, array.shape, dtype, str(path), read)
 
 
 _OPENERS: dict[str, Callable[[Path, ExitStack], Iterator[StoredTensor]]] = {

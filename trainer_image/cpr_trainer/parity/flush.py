@@ -132,10 +132,7 @@ class FlushAccount:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The points of all parts of a rebuilt shard, and their mark.
-
-    order, saved_steps: see `FlushAccount`.
-    """
+    """The points of all parts of a rebuilt shard, their mark, and two fields of its `FlushAccount`."""
 
     points: tuple[Point, ...]
     mark: str

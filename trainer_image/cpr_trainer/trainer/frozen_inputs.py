@@ -95,10 +95,7 @@ class FrozenInputs:
         return indices_of_manifest(data)
 
     def freeze_vocabularies(self, store: Store, find: FindVocabularies) -> Vocabularies:
-        """Return the vocabularies of tables; the first leader freezes the result of `find`.
-
-        Raises as `freeze_data` does.
-        """
+        """Return the tables' vocabularies; the first leader freezes the result of `find`. Raises as `freeze_data`."""
 
         def find_and_freeze() -> Vocabularies | None:
             write_vocabularies(store, self._job_uid, find(self._poll_interrupts))
