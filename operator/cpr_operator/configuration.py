@@ -72,7 +72,15 @@ class Configuration:
         namespace, _, name = lease.partition("/")
         restricted = _truth(environ, RESTRICT_TEMPLATES, "true")
         restriction = Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS))) if restricted else None
-        sources, kueue = _ingress_sources(environ), _truth(environ, KUEUE, "false")
+        own, text = environ.get(OWN_NAMESPACE, ""), environ.get(REPORT_PEERS, "") or "[]"
+        try:
+            others = json.loads(text)
+        except ValueError:
+            others = None
+        if not isinstance(others, list) or not all(isinstance(peer, dict) for peer in others):
+            raise ConfigurationError(f"{REPORT_PEERS} is {text!r}; it must be a JSON list of NetworkPolicyPeers")
+        sources = IngressSources(own, tuple(others)) if own else None
+        kueue = _truth(environ, KUEUE, "false")
         return cls(_names(environ, NAMESPACES), int(port), (namespace, name), sources, restriction, kueue)
 
 
@@ -92,17 +100,6 @@ def set_up_logs(environ: Mapping[str, str]) -> None:
 def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
     names = (part.strip() for part in environ.get(variable, "").split(","))
     return tuple(name for name in names if name)
-
-
-def _ingress_sources(environ: Mapping[str, str]) -> IngressSources | None:
-    namespace, text = environ.get(OWN_NAMESPACE, ""), environ.get(REPORT_PEERS, "") or "[]"
-    try:
-        others = json.loads(text)
-    except ValueError:
-        others = None
-    if not isinstance(others, list) or not all(isinstance(peer, dict) for peer in others):
-        raise ConfigurationError(f"{REPORT_PEERS} is {text!r}; it must be a JSON list of NetworkPolicyPeers")
-    return IngressSources(namespace, tuple(others)) if namespace else None
 
 
 def _truth(environ: Mapping[str, str], variable: str, default: str) -> bool:

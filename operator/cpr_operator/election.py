@@ -4,8 +4,7 @@
 one: it counts from the time before its last renewal was sent; others count from the time of their observation, and wait
 longer. The clock must include the time while the process is stopped.
 
-A lease has expired when the same record was observed for its whole duration. Its own times are not used, because they
-are of another machine's clock.
+A lease has expired when the same record was observed for its whole duration, by the own clock.
 """
 
 from __future__ import annotations
@@ -47,10 +46,6 @@ class Lease:
     transitions: int = 0
     resource_version: str = ""
 
-    def same(self, other: Lease) -> bool:
-        """Return True if neither was renewed after the other; other writes to the object do not count."""
-        return replace(self, resource_version="") == replace(other, resource_version="")
-
 
 #: A lease without any holder yet.
 NONE = Lease(holder="", duration_s=0, acquired="", renewed="")
@@ -63,11 +58,6 @@ class ObservedLease:
     lease: Lease
     since: float
 
-    @property
-    def ends(self) -> float:
-        """The time at which it expires without a renewal."""
-        return self.since + self.lease.duration_s
-
 
 @dataclass(frozen=True, slots=True)
 class TakeoverDecision:
@@ -79,8 +69,10 @@ class TakeoverDecision:
 
 
 def observe(before: ObservedLease | None, lease: Lease, now: float) -> ObservedLease:
-    """Return the observation after a read at `now`."""
-    return ObservedLease(lease, before.since if before is not None and before.lease.same(lease) else now)
+    """Return the observation after a read at `now`. Writes to the object that do not renew the lease do not count."""
+    if before is None or replace(before.lease, resource_version="") != replace(lease, resource_version=""):
+        return ObservedLease(lease, now)
+    return ObservedLease(lease, before.since)
 
 
 def decide_takeover(observed: ObservedLease | None, me: str, now: float) -> TakeoverDecision:
@@ -92,9 +84,10 @@ def decide_takeover(observed: ObservedLease | None, me: str, now: float) -> Take
         return TakeoverDecision(take=True, reason="it has no holder")
     if holder == me:
         return TakeoverDecision(take=True, reason="it is held by this operator")
-    if now >= observed.ends:
+    ends = observed.since + observed.lease.duration_s
+    if now >= ends:
         return TakeoverDecision(take=True, reason=f"{holder} has not renewed it for {observed.lease.duration_s} s")
-    return TakeoverDecision(take=False, reason=f"{holder} holds it", wait_s=observed.ends - now)
+    return TakeoverDecision(take=False, reason=f"{holder} holds it", wait_s=ends - now)
 
 
 def taken(lease: Lease, me: str, duration_s: int, stamp: str) -> Lease:

@@ -99,34 +99,17 @@ GAUGES = (
 )
 
 
-class JobGauges(Collector):
-    """The gauges of all jobs, made on each scrape: a gauge object per series would be half of an operator's objects.
+class Metrics(Collector):
+    """All metrics of one operator, in a registry of their own.
 
+    It collects the gauges of all jobs on each scrape: a gauge object per series would be half of an operator's objects.
     Any thread may collect while one thread sets and drops.
     """
 
     def __init__(self) -> None:
-        self.jobs: dict[Key, tuple[_Values, ...]] = {}
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """See `Collector`."""
-        jobs = list(self.jobs.items())
-        for number, gauge in enumerate(GAUGES):
-            labels = (*JOB, gauge.label) if gauge.label else JOB
-            family = GaugeMetricFamily(gauge.name, gauge.text, labels=labels)
-            for key, values in jobs:
-                for label, value in values[number]:
-                    family.add_metric((*key, label) if gauge.label else key, value)
-            yield family
-
-
-class Metrics:
-    """All metrics of one operator, in a registry of their own."""
-
-    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._records: dict[Key, dict[_Record, FailureRecord]] = {}
-        self._gauges = JobGauges()
+        self._gauges: dict[Key, tuple[_Values, ...]] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=self._registry)
@@ -147,7 +130,18 @@ class Metrics:
         self.leading = Gauge("cprjob_leader", "1 for the elected operator.", registry=self._registry)
         text = "Requests to the API server that the rate limit defers."
         self._waiting = Gauge("cprjob_requests_waiting", text, registry=self._registry)
-        self._registry.register(self._gauges)
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """See `Collector`."""
+        jobs = list(self._gauges.items())
+        for number, gauge in enumerate(GAUGES):
+            labels = (*JOB, gauge.label) if gauge.label else JOB
+            family = GaugeMetricFamily(gauge.name, gauge.text, labels=labels)
+            for key, values in jobs:
+                for label, value in values[number]:
+                    family.add_metric((*key, label) if gauge.label else key, value)
+            yield family
 
     def observe_waiting(self, waiting: Callable[[], float]) -> None:
         """Call `waiting` on each scrape for the number of waiting requests."""
@@ -161,7 +155,7 @@ class Metrics:
     def observe_status(self, namespace: str, job: str, status: Status) -> None:
         """Set the gauges of a job, and count its new failures."""
         key = (namespace, job)
-        self._gauges.jobs[key] = tuple(gauge.read(status) for gauge in GAUGES)
+        self._gauges[key] = tuple(gauge.read(status) for gauge in GAUGES)
         now: dict[_Record, FailureRecord] = {
             (each.role, each.index, each.incarnation, each.process): each for each in status.failures
         }
@@ -178,14 +172,14 @@ class Metrics:
 
     def forget(self, namespace: str, job: str) -> None:
         """Remove the metrics of a deleted job."""
-        self._gauges.jobs.pop((namespace, job), None)
+        self._gauges.pop((namespace, job), None)
         for counter in (self._failures, self._rebuilt):
             counter.remove_by_labels({"namespace": namespace, "cprjob": job})
         self._records.pop((namespace, job), None)
 
     def jobs(self) -> tuple[Key, ...]:
         """Namespace and name of all jobs with metrics."""
-        return tuple(self._gauges.jobs)
+        return tuple(self._gauges)
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""

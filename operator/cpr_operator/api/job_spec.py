@@ -89,10 +89,7 @@ def has_long_description(spec: CPRJobSpec) -> bool:
 
 
 def _copied(kind: type[_Part], part: SpecModel, **others: Any) -> _Part:
-    """Return a part of the contract with the fields of `part` that have the same names.
-
-    A field that is not stated has the contract's default. `others` are the fields that are computed.
-    """
+    """Return a part of the contract with the stated fields of `part` of the same names; `others` are computed."""
     copied = {field.name: getattr(part, field.name) for field in fields(kind) if field.name not in others}
     defaults = {field.name for field in fields(kind) if field.default is not MISSING}
     stated = {name: value for name, value in copied.items() if value is not None or name not in defaults}

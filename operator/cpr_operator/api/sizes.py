@@ -142,10 +142,7 @@ def recoverable(shard: int, lost: Collection[int], shards: int, data_shards: int
 
 
 def _distinct_rows(spec: CPRJobSpec) -> Iterator[tuple[int, int, int]]:
-    """Yield for each table the distinct rows in the largest slice of a trainer, the bytes of a row number, and the dim.
-
-    Ids are drawn evenly. Skewed ids repeat, and have fewer rows.
-    """
+    """Yield for each table the distinct rows in a trainer's largest slice, the bytes of a row number, and the dim."""
     model = spec.model
     batch = _ceil(spec.data.batch_size, spec.trainers.replicas)
     ids = dict.fromkeys((table.name for table in model.tables), 0 if model.features else batch)

@@ -30,6 +30,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # the import of the code that draws boxes would double the time of --help
 )
 
+_MANIFEST = typer.Argument(
+    help="A YAML file with one CPRJob; - is stdin.", exists=True, dir_okay=False, allow_dash=True
+)
+
 app.add_typer(jobs)
 app.add_typer(models)
 app.add_typer(data)
@@ -40,10 +44,7 @@ for commands in bench_commands():
 
 @app.command()
 def run(  # noqa: PLR0913 -- one parameter per option
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="A YAML file with one CPRJob; - is stdin.", exists=True, dir_okay=False, allow_dash=True),
-    ] = None,
+    file: Annotated[Path | None, _MANIFEST] = None,
     *,
     kill: Annotated[
         list[str] | None,
@@ -83,10 +84,7 @@ def validate(
 
 @app.command()
 def calibrate(  # noqa: PLR0913 -- one parameter per option
-    file: Annotated[
-        Path,
-        typer.Argument(help="A YAML file with one CPRJob; - is stdin.", exists=True, dir_okay=False, allow_dash=True),
-    ],
+    file: Annotated[Path, _MANIFEST],
     *,
     levels: Annotated[str, typer.Option(help="Fractions of samples to lose, separated by commas.")] = "0.05,0.1,0.2",
     seeds: Annotated[int, typer.Option(min=2, help="Number of data orders to run each level with.")] = 5,

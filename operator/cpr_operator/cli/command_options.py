@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -30,20 +30,14 @@ Source = Annotated[
 _CLUSTER = "cpr/"
 Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
 
-_CLUSTER_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("kubeconfig", Annotated[Path | None, typer.Option(help="Kubeconfig file of the cluster.", dir_okay=False)]),
-    ("context", Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]),
-    ("namespace", Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the job.")]),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """A cluster and a namespace in it. None is the default of the kubeconfig, as for kubectl."""
 
-    kubeconfig: Path | None = None
-    context: str | None = None
-    namespace: str | None = None
+    kubeconfig: Annotated[Path | None, typer.Option(help="Kubeconfig file of the cluster.", dir_okay=False)] = None
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the job.")] = None
 
     @property
     def text(self) -> str:
@@ -79,12 +73,12 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
     own = [parameter for name, parameter in signature.parameters.items() if name != "kube"]
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _CLUSTER_OPTIONS
+        for name, kind in get_type_hints(ClusterOptions, include_extras=True).items()
     ]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        kube = ClusterOptions(**{name: given.pop(name) for name, _ in _CLUSTER_OPTIONS})
+        kube = ClusterOptions(**{option.name: given.pop(option.name) for option in options})
         with reported_errors():
             command(**given, kube=kube)
 

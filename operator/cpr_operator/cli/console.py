@@ -31,9 +31,6 @@ _C1 = re.compile(r"\\u00(7f|[89][0-9a-f])")
 class OutputClosedError(typer.Exit):
     """The reader of the output has closed its end of the pipe. The command ends silently with exit code 1."""
 
-    def __init__(self) -> None:
-        super().__init__(1)
-
 
 class SafeConsole(Console):
     """A console that removes control characters from the text that it is given."""
@@ -41,7 +38,7 @@ class SafeConsole(Console):
     def on_broken_pipe(self) -> None:
         """Print nothing further. Raises OutputClosedError."""
         self.discard_output()
-        raise OutputClosedError
+        raise OutputClosedError(1)
 
     def discard_output(self) -> None:
         """Print nothing further, because the file cannot be written any more."""

@@ -156,10 +156,7 @@ def _check_kills(kills: tuple[Kill, ...], spec: Any) -> None:
 async def _open_job(
     cluster: LocalCluster, document: dict[str, Any] | None, workdir: Path, changes: tuple[str, ...]
 ) -> JobView:
-    """Create the job of a new run, or resume the one in the folder with the changes applied.
-
-    Raises DocumentError, InvalidSpecError.
-    """
+    """Create the job of a new run, or resume the one in the folder with the changes applied."""
     jobs = await cluster.list_jobs(())
     match document, jobs:
         case None, (job,):

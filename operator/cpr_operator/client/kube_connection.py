@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -77,53 +76,50 @@ class KubeConnection:
 
     def create(self, namespace: str, job: Object) -> Object:
         """Create a job. The server refuses unknown fields."""
-        request = _of_jobs(self._jobs.create_namespaced_custom_object, namespace)
         doing = f"cannot create {namespace}/{job['metadata']['name']}"
-        return _answer(doing, partial(request, job, field_validation="Strict"))
+        create = self._jobs.create_namespaced_custom_object
+        return _answer(doing, create, *_of_jobs(namespace), job, field_validation="Strict")
 
     def find(self, namespace: str, name: str) -> Object | None:
         """Return a job, or None if there is none of that name."""
-        request = _of_jobs(self._jobs.get_namespaced_custom_object, namespace)
+        get = self._jobs.get_namespaced_custom_object
         with contextlib.suppress(NoObjectError):
-            return _answer(f"cannot read {namespace}/{name}", partial(request, name))
+            return _answer(f"cannot read {namespace}/{name}", get, *_of_jobs(namespace), name)
         return None
 
     def jobs(self, namespace: str | None) -> list[Object]:
         """Return all jobs of a namespace; None is all namespaces."""
-        request = partial(self._jobs.list_cluster_custom_object, GROUP, VERSION, PLURAL)
+        doing = f"cannot list jobs of {namespace or 'all namespaces'}"
         if namespace:
-            request = _of_jobs(self._jobs.list_namespaced_custom_object, namespace)
-        return list(_answer(f"cannot list jobs of {namespace or 'all namespaces'}", request)["items"])
+            return list(_answer(doing, self._jobs.list_namespaced_custom_object, *_of_jobs(namespace))["items"])
+        return list(_answer(doing, self._jobs.list_cluster_custom_object, GROUP, VERSION, PLURAL)["items"])
 
     def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Object:
         """Merge a patch into a job and return the changed job."""
-        request = _of_jobs(self._jobs.patch_namespaced_custom_object, namespace)
-        merge = partial(request, name, dict(patch), _content_type="application/merge-patch+json")
-        return _answer(f"cannot change {namespace}/{name}", merge)
+        merge, kind = self._jobs.patch_namespaced_custom_object, "application/merge-patch+json"
+        doing = f"cannot change {namespace}/{name}"
+        return _answer(doing, merge, *_of_jobs(namespace), name, dict(patch), _content_type=kind)
 
     def delete(self, namespace: str, name: str) -> None:
         """Delete a job; a job that does not exist is success."""
-        request = _of_jobs(self._jobs.delete_namespaced_custom_object, namespace)
+        delete = self._jobs.delete_namespaced_custom_object
         with contextlib.suppress(NoObjectError):
-            _answer(f"cannot delete {namespace}/{name}", partial(request, name))
+            _answer(f"cannot delete {namespace}/{name}", delete, *_of_jobs(namespace), name)
 
     def pods(self, namespace: str, labels: Mapping[str, object]) -> list[Object]:
         """Return the pods with these labels."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        request = partial(self._core.list_namespaced_pod, namespace, label_selector=selector)
-        return list(_answer(f"cannot list pods of {namespace}", request)["items"])
+        doing = f"cannot list pods of {namespace}"
+        return list(_answer(doing, self._core.list_namespaced_pod, namespace, label_selector=selector)["items"])
 
     def create_pod(self, namespace: str, manifest: Object) -> Object:
         """Create a pod and return it."""
-        body: Any = manifest
-        request = partial(self._core.create_namespaced_pod, namespace, body)
-        return _answer(f"cannot create the pod {namespace}/{manifest['metadata']['name']}", request)
+        doing = f"cannot create the pod {namespace}/{manifest['metadata']['name']}"
+        return _answer(doing, self._core.create_namespaced_pod, namespace, manifest)
 
     def pod(self, namespace: str, name: str) -> Object:
         """Return one pod."""
-        return _answer(
-            f"cannot read the pod {namespace}/{name}", partial(self._core.read_namespaced_pod, name, namespace)
-        )
+        return _answer(f"cannot read the pod {namespace}/{name}", self._core.read_namespaced_pod, name, namespace)
 
     def execute(self, namespace: str, pod: str, command: Sequence[str]) -> WSClient:
         """Start a command in a pod's main container, and return the websocket of its standard streams."""
@@ -151,14 +147,14 @@ class KubeConnection:
     def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
         """Delete the pod of that uid. A grace of 0 does not wait for its node; None is the pod's own grace period."""
         options = client.V1DeleteOptions(grace_period_seconds=grace_s, preconditions=client.V1Preconditions(uid=uid))
-        request = partial(self._core.delete_namespaced_pod, name, namespace, body=options)
-        _answer(f"cannot delete the pod {namespace}/{name}", request)
+        delete = self._core.delete_namespaced_pod
+        _answer(f"cannot delete the pod {namespace}/{name}", delete, name, namespace, body=options)
 
     def events(self, namespace: str, job: str) -> list[Object]:
         """Return the events about jobs of this name."""
         about = f"involvedObject.kind={KIND},involvedObject.name={job}"
-        request = partial(self._core.list_namespaced_event, namespace, field_selector=about)
-        return list(_answer(f"cannot list events of {namespace}", request)["items"])
+        doing = f"cannot list events of {namespace}"
+        return list(_answer(doing, self._core.list_namespaced_event, namespace, field_selector=about)["items"])
 
     def log(
         self, namespace: str, pod: str, *, follow: bool, since_seconds: int | None, timestamps: bool
@@ -213,15 +209,16 @@ def _user_errors(doing: str) -> Iterator[None]:
         ) from None
 
 
-def _of_jobs(request: Callable[..., Any], namespace: str) -> partial[Any]:
-    """Return a request for custom objects as one for the jobs of a namespace; its further arguments follow."""
-    return partial(request, GROUP, VERSION, namespace, PLURAL)
+def _of_jobs(namespace: str) -> tuple[str, str, str, str]:
+    """Return the arguments that name the jobs of a namespace."""
+    return GROUP, VERSION, namespace, PLURAL
 
 
-def _answer(doing: str, request: Callable[..., Any]) -> Object:
+def _answer(doing: str, request: Callable[..., Any], *arguments: object, **options: object) -> Object:
     """Make a request, and return its answer as plain JSON instead of the library's models."""
     with _user_errors(doing):
-        found: Object = json.loads(request(_preload_content=False, _request_timeout=REQUEST_S).data)
+        answer = request(*arguments, **options, _preload_content=False, _request_timeout=REQUEST_S)
+        found: Object = json.loads(answer.data)
     return found
 
 

@@ -236,10 +236,7 @@ class InstalledCrd:
 
 
 def job_of(view: JobView, *, checked: bool = False) -> Job:
-    """The job with spec and status validated. `checked`: see `parse_spec`.
-
-    Raises InvalidSpecError and InvalidStatusError.
-    """
+    """The job with spec and status validated, or InvalidSpecError, InvalidStatusError. `checked`: see `parse_spec`."""
     identity = JobId(view.namespace, view.name, view.uid)
     status, spec = parse_status(view.status), parse_spec(view.spec, checked=checked)
     if status.runtime is None:  # Later the model cannot change, and at the limits this takes longer than reading it.
@@ -248,11 +245,7 @@ def job_of(view: JobView, *, checked: bool = False) -> Job:
 
 
 async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
-    """The jobs from which `restoreFrom` of a job that has not started chooses an anchor.
-
-    With `job` that is the job of this name, with `latestOf` all jobs of the namespace, otherwise none.
-    Raises BusyError, UnavailableError.
-    """
+    """The jobs from which `restoreFrom` of a job that has not started chooses an anchor; with `latestOf` all."""
     restore = job.spec.restore_from
     if restore is None or job.status.start_time is not None:
         return ()

@@ -203,10 +203,7 @@ _RESTARTS: Mapping[str, Any] = {
 
 
 def _is_restarted(plan: PodPlan, role: Role) -> bool:
-    """Return True if the container restarts in its pod. A trainer's memory is in no file that survives a restart.
-
-    With `restartPolicy: Never` in the template, another pod replaces a container that ends.
-    """
+    """Return True if the container restarts in its pod. A trainer's memory is in no file that survives a restart."""
     stated = main_container(plan.spec.shards.template).get("restartPolicy")
     return plan.restart_rules and role == env.ROLE_SHARD and stated != "Never"
 
@@ -261,12 +258,10 @@ def _files(plan: PodPlan, role: Role, pod: str) -> PodFiles:
     files.add({"name": "cprjob-roster", "downwardAPI": {"items": [roster]}}, env.ROSTER_DIR)
     key = {"secretName": key_secret_name(plan.job, plan.key_digest)}
     files.add({"name": "cprjob-key", "secret": key}, env.KEY_DIR)
-    files.volumes.append({"name": "cprjob-scratch", "emptyDir": {}})
-    files.mounts.append({"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT})
+    files.add({"name": "cprjob-scratch", "emptyDir": {}}, env.SCRATCH_MOUNT, read_only=False)
     if restarts:
         # Without sizeLimit the volume may be as large as the pod's memory, and counts as such.
-        files.volumes.append({"name": "cprjob-memory", "emptyDir": {"medium": "Memory"}})
-        files.mounts.append({"name": "cprjob-memory", "mountPath": env.MEMORY_MOUNT})
+        files.add({"name": "cprjob-memory", "emptyDir": {"medium": "Memory"}}, env.MEMORY_MOUNT, read_only=False)
     files.volumes += [*spec.volumes, *stores.volumes]
     files.mounts += [*spec.mounts, *stores.mounts]
     return files
@@ -295,10 +290,10 @@ class PodFiles:
     volumes: list[Manifest] = field(default_factory=list)
     mounts: list[Manifest] = field(default_factory=list)
 
-    def add(self, volume: Manifest, mount: str) -> None:
+    def add(self, volume: Manifest, mount: str, *, read_only: bool = True) -> None:
         """Mount a volume of files."""
         self.volumes.append(volume)
-        self.mounts.append({"name": volume["name"], "mountPath": mount, "readOnly": True})
+        self.mounts.append({"name": volume["name"], "mountPath": mount, **({"readOnly": True} if read_only else {})})
 
 
 def spec_files(job_spec: str) -> PodFiles:

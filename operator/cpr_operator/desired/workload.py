@@ -4,8 +4,7 @@ Kueue counts the requests of the pod sets, and chooses the flavors of nodes that
 therefore has just these parts of the manifests of the job's pods.
 
 A finalizer retains the Workload, and thereby the quota, until the job's pods are deleted, also if a user deletes it or
-the job. Pods as further owners would do so without an operator, but the garbage collector reads all owners of an object
-whenever one of them is deleted: half a million requests for a job of a thousand pods.
+the job. Pods as further owners would cost the garbage collector half a million requests for a job of a thousand pods.
 """
 
 from __future__ import annotations

@@ -302,10 +302,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _losses_of_next_failure(status: Status) -> tuple[float, float]:
-    """Return the expected permanent loss of a failure right before a save, and of one now, in sample-shards.
-
-    The second is above the first if saves are overdue.
-    """
+    """Return the expected permanent loss of a failure right before a save, and of one now, in sample-shards."""
     plan = status.plan
     if plan is None or plan.mode == "Full":
         return 0.0, 0.0

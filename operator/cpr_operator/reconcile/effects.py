@@ -265,8 +265,7 @@ def _wake_after(state: ReconcileState) -> float | None:
 def _is_stalled(observed: ReconcileInput, members: Sequence[Shard | Trainer]) -> bool:
     """Return whether training stands still because a trainer waits for members, and not for the store.
 
-    The report may name no member yet: a connection stays open until its other end counts as unresponsive. Or a member
-    that should work is unresponsive in a report, though in too few to replace it.
+    The report may name no member yet. Or a member that should work is unresponsive in too few reports to replace it.
     """
     reports = observed.reports.values()
     paused = (r.problem for r in reports if isinstance(r, TrainerReport) and r.state is TrainerState.PAUSED)

@@ -25,7 +25,7 @@ from cpr_operator.api.status import (
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.rosters import start_anchor
 from cpr_operator.ledger import Ranges, length, limit_of, union
-from cpr_operator.reconcile.members import Cost, M, edited, with_cost
+from cpr_operator.reconcile.members import Cost, M, edited, with_cost, with_shards
 from cpr_operator.reconcile.observe import (
     AT_WORK,
     TRAINING_STATES,
@@ -211,8 +211,10 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     if report.dense_save is not None and on_lineage(status, state.observed.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
         status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
+    # Saves that shards acknowledged to the leader. In a restore they may be those of the predecessor.
     saves = dict(enumerate(report.shard_saves))
-    return status.evolve(shards=tuple(_with_save(shard, saves.get(shard.index, -1)) for shard in status.shards))
+    own = (s for s in status.shards if s.index in saves and s.lost_at is None and s.state in {"Ready", "Lost"})
+    return with_shards(status, {s.index: s.evolve(saved_samples=max(saves[s.index], s.saved_samples)) for s in own})
 
 
 def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
@@ -238,12 +240,6 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
         protected_samples=min(protected) if protected and min(protected) >= 0 else None,
         updated=now,
     )
-
-
-def _with_save(shard: Shard, acknowledged: int) -> Shard:
-    """Return the shard with the save that it acknowledged to the leader; in a restore it may be its predecessor's."""
-    own = shard.lost_at is None and shard.state in {"Ready", "Lost"}
-    return shard.evolve(saved_samples=max(acknowledged, shard.saved_samples)) if own else shard
 
 
 def _with_measured_workers(status: Status, leader: TrainerReport) -> Status:
