@@ -25,8 +25,10 @@ import logging
 import os
 import random
 import signal
+import socket
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -35,7 +37,7 @@ from kubernetes.aio.config import ConfigException
 from cpr_operator.candidate import Candidate, StuckError
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.configuration import Configuration, ConfigurationError, set_up_logs
-from cpr_operator.election import ClusterLeases, Elector, new_identity
+from cpr_operator.election import ClusterLeases, Elector
 from cpr_operator.http_server import serve
 from cpr_operator.metrics import Metrics
 
@@ -56,7 +58,7 @@ async def operate(configuration: Configuration) -> None:
     boot_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     elector = Elector(
         ClusterLeases(server, *configuration.lease),
-        new_identity(),
+        f"{socket.gethostname()}_{uuid.uuid4()}",  # a container that restarts in its pod is another candidate
         clock=lambda: time.clock_gettime(boot_clock),
         stamp=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         rng=random.Random(),

@@ -23,7 +23,7 @@ from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.protocol import RefusedError, UnavailableError
 from cpr_operator.cluster.watch_cache import Kind, WatchCache
 from cpr_operator.configuration import Configuration
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.controller.quota import QuotaRelease
 from cpr_operator.controller.reader import InstalledCrd
 from cpr_operator.election import Elector, Term

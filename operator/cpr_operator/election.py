@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -340,8 +338,3 @@ class Elector:
         if message != self._last_logged:
             self._last_logged = message
             logger.info("%s", message)
-
-
-def new_identity() -> str:
-    """The identity of this process among all candidates; a container that restarts in its pod gets another one."""
-    return f"{socket.gethostname()}_{uuid.uuid4()}"

@@ -14,7 +14,7 @@ from cpr_operator.api import crd
 from cpr_operator.cluster import api_server
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.cluster.kubernetes import KubernetesCluster
-from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.local.cluster import LocalCluster
 from simulation.control_plane.cluster import SimulatedCluster
 from support.apiserver import ApiServer as RunningApiServer
 from support.apiserver import install_crd, running_apiserver

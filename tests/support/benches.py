@@ -14,7 +14,7 @@ import yaml
 
 from cpr_contract import env
 from cpr_operator.cluster.kubernetes import KubernetesCluster
-from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.protocol import Cluster
 from cpr_operator.cluster.views import JobView
 from simulation.control_plane.cluster import SimulatedCluster

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from cpr_operator.api.status import Status
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.reconcile import AdmissionGate, Timing
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec

@@ -13,7 +13,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cli.kill_options import Role
 from cpr_operator.cli.run import running_pod
 from cpr_operator.client import Client, ClientError, CommandError, NoObjectError, UnavailableError
-from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cprjob_bench.commands.killed_job import TRACE, Tier, time_limit
 

@@ -23,7 +23,7 @@ from cpr_contract.reports import ShardReport
 from cpr_operator.cli.command_errors import TrialError
 from cpr_operator.cli.run import open_cluster, operating, running_pod
 from cpr_operator.cli.trainer_process import failure_message
-from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
 from cprjob_bench.bench_documents import Counts, ModeMetrics, Recovery

@@ -31,9 +31,9 @@ from cpr_operator.cli.kill_options import Kill, check_targets, due
 from cpr_operator.cli.progress_display import ClosableProgress, ProgressState, Throughput
 from cpr_operator.cli.report import next_local_step, print_summary, report
 from cpr_operator.cli.trainer_process import check_trainer_image
-from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.queue import ReconcileQueue
 from cpr_operator.reconcile import Timing
 from cpr_operator.reconcile.observe import takes_part

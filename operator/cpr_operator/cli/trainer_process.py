@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -155,11 +156,11 @@ def trial_progress(bar: Progress, names: Sequence[str]) -> Callable[[TrialReport
     return on_report
 
 
+@dataclass(frozen=True, slots=True)
 class TrainerPod:
     """A pod with the trainer image, and the spec and the store of one job."""
 
-    def __init__(self, tool: Tool) -> None:
-        self._tool = tool
+    tool: Tool
 
     def run(self, role: str, job: JobSpec | None, request: object) -> Generator[bytes]:
         """See `RunRole`. The job is always that of the pod."""
@@ -178,7 +179,7 @@ class TrainerPod:
 
         command = ("env", "CPR_TERMINATION_FILE=/dev/stderr", *_PROGRAM, *arguments)
         try:
-            yield from self._tool.run(command, stdin)
+            yield from self.tool.run(command, stdin)
         except CommandError as error:
             *log, message = error.errors.splitlines() or ("",)
             raise TrialError(_failure_message(message, (*log, message), error.code)) from None

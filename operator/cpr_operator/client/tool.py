@@ -9,6 +9,7 @@ import contextlib
 import json
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDIN_CHANNEL, STDOUT_CHANNEL
@@ -35,20 +36,20 @@ class CommandError(ClientError):
         self.errors = errors
 
 
+@dataclass(frozen=True, slots=True)
 class Tool:
     """A running pod, for commands."""
 
-    def __init__(self, connection: KubeConnection, namespace: str, name: str) -> None:
-        self._connection = connection
-        self._namespace = namespace
-        self._name = name
+    connection: KubeConnection
+    namespace: str
+    name: str
 
     def run(self, command: Sequence[str], stdin: bytes = b"") -> Generator[bytes]:
         """Run a command, and yield its standard output.
 
         Raises CommandError if its exit code is not 0, UnavailableError if the connection breaks.
         """
-        opened = self._connection.execute(self._namespace, self._name, command)
+        opened = self.connection.execute(self.namespace, self.name, command)
         errors, status = bytearray(), bytearray()
         try:
             if stdin:
@@ -63,10 +64,10 @@ class Tool:
                 elif channel == ERROR_CHANNEL:
                     status += data
         except (WebSocketException, OSError) as error:
-            raise UnavailableError(f"the connection to the pod {self._name} broke ({error}); try again") from None
+            raise UnavailableError(f"the connection to the pod {self.name} broke ({error}); try again") from None
         finally:
             opened.sock.shutdown()  # the library's `close` leaves a connection open that the server has closed
-        code = _exit_code(bytes(status), self._name)
+        code = _exit_code(bytes(status), self.name)
         if code:
             raise CommandError(code, errors.decode(errors="replace"))
 

@@ -19,6 +19,7 @@ from cpr_operator.api.sizes import shard_memory
 from cpr_operator.api.snapshots_spec import Endpoint
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
+from cpr_operator.desired.job_objects import Manifest
 from cpr_operator.desired.names import JobId, Role, job_labels, key_secret_name, metadata, pod_labels, pod_name
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.template import keeping_apart, keeping_off, merge
@@ -36,8 +37,6 @@ DEFAULT_RESOURCES = {"cpu": "1", "memory": f"{DEFAULT_MIB // 1024}Gi"}
 RESTARTED = (134, 137, 139)
 
 _MIB_BITS = 20
-
-Manifest = dict[str, Any]
 
 #: Fields of every pod of a job: it runs once, restricted, and leaves a lost node soon.
 CONFINED: Mapping[str, Any] = {

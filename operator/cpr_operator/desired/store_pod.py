@@ -15,13 +15,12 @@ from cpr_operator.desired.pod import (
     CONFINED,
     CONFINED_CONTAINER,
     DEFAULT_RESOURCES,
+    Manifest,
     PodPlan,
     spec_files,
     store_files,
 )
 from cpr_operator.desired.template import merge
-
-Manifest = dict[str, Any]
 
 #: Resources of a cleanup pod: enough to list and delete objects with the image's code, torch included.
 CLEANUP_RESOURCES = {"cpu": "250m", "memory": "512Mi"}

@@ -13,7 +13,7 @@ from typing import Any
 from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.controller.quota import QuotaRelease
 from cpr_operator.controller.reader import job_of, parse_report
 from cpr_operator.desired.workload import QUEUE_LABEL

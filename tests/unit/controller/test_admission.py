@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cpr_operator.cluster.protocol import Manifest, RefusedError
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.desired.template import Restriction
 from simulation.control_plane.workload import spec
 from support.controller_harness import ControllerHarness

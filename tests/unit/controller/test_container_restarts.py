@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.cluster.protocol import Manifest
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from support.controller_harness import ControllerHarness
 
 

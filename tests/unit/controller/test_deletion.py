@@ -13,7 +13,7 @@ from cpr_operator.api.snapshots_spec import Store
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, reconcile
 from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, anchors_in_use, location

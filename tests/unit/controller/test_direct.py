@@ -10,7 +10,7 @@ from cpr_contract import env
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.reports import RosterNote
 from cpr_contract.roster import ShardRoster, TrainerRoster, is_signed, unseal
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.reconcile.polling import recorded_in
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TIMING, Simulation

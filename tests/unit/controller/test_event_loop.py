@@ -9,7 +9,8 @@ import pytest
 
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.controller import Controller, controller, reader
+from cpr_operator.controller import controller, reader
+from cpr_operator.controller.controller import Controller
 from cpr_operator.reconcile import Outcome, ReconcileInput, reconcile
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec

@@ -15,7 +15,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.reports import Problem
 from cpr_contract.roster import KEY_CHANGED, key_digest
 from cpr_operator.cluster.protocol import Manifest, RefusedError
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.controller.prerequisites import CHECK_S
 from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.reconcile import Timing

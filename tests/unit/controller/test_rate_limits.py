@@ -12,7 +12,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.api_server import AT_ONCE, READS_PER_S, WRITES_PER_S
 from cpr_operator.cluster.protocol import BusyError, Priority
 from cpr_operator.cluster.rate_limiter import RateLimiter
-from cpr_operator.controller import Controller
+from cpr_operator.controller.controller import Controller
 from cpr_operator.controller.priority import PROGRESS_WRITES_PER_S, request_priority, status_pause_s
 from cpr_operator.reconcile import Outcome, Timing
 from simulation.control_plane.clock import now, run

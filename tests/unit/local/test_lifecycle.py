@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cpr_contract import env
-from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.protocol import PodPatch, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
 from support.benches import NAMESPACE, document, pod_manifest

@@ -15,7 +15,6 @@ from cpr_operator.cli.report import (
     at_most,
     clock,
     duration_text,
-    failure_reason,
     overall_speed,
     trained,
     workers_of,
@@ -164,11 +163,6 @@ def _held_out(status: Status) -> tuple[tuple[str, str], ...]:
         return scores
     place = f"{_number(best.value)} at {best.anchor.samples:,} samples, {best.since} evaluations ago"
     return (*scores, ("best evaluation", place))
-
-
-def headline(status: Status) -> str:
-    """Return why a job failed, or the recovery under way; empty without either."""
-    return failure_reason(status) or (status.recovery.reason if status.recovery else "")
 
 
 def tables(report: JobReport) -> tuple[Table, ...]:

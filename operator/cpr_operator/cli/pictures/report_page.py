@@ -18,8 +18,8 @@ from rich.console import Console
 from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.command_options import check_file
 from cpr_operator.cli.pictures.charts import charts
-from cpr_operator.cli.pictures.job_report import JobReport, facts, headline, job_report, tables
-from cpr_operator.cli.report import clock
+from cpr_operator.cli.pictures.job_report import JobReport, facts, job_report, tables
+from cpr_operator.cli.report import clock, failure_reason
 from cpr_operator.cluster.local.objects import EventLine
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ def page(report: JobReport) -> str:
 
 def contents(report: JobReport) -> dict[str, Any]:
     """Return the variables of the templates."""
+    recovery = report.status.recovery
     return {
         "report": report,
         "clock": clock,
         "facts": facts(report),
-        "headline": headline(report.status),
+        "headline": failure_reason(report.status) or (recovery.reason if recovery else ""),
         "tables": tables(report),
         "charts": [asdict(each) for each in charts(report)],
     }
