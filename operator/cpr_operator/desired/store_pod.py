@@ -10,12 +10,12 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.quantities import main_container
+from cpr_operator.desired.job_objects import Manifest
 from cpr_operator.desired.names import metadata, pod_labels
 from cpr_operator.desired.pod import (
     CONFINED,
     CONFINED_CONTAINER,
     DEFAULT_RESOURCES,
-    Manifest,
     PodPlan,
     spec_files,
     store_files,

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.desired.job_objects import Manifest
 from cpr_operator.desired.names import metadata
-from cpr_operator.desired.pod import Manifest, PodPlan, role_spec, spare_manifest
+from cpr_operator.desired.pod import PodPlan, role_spec, spare_manifest
 
 KUEUE, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta2", "workloads"
 QUEUE_LABEL, PRIORITY_LABEL = f"{KUEUE}/queue-name", f"{KUEUE}/priority-class"
