@@ -59,6 +59,7 @@ class PodPrerequisites:
         return {"prerequisites": message} if message else {}
 
 
+@dataclass(frozen=True, slots=True)
 class PrerequisiteWriter:
     """Applies the prerequisites of all jobs. `sources` may reach the pods' HTTP port; `new_key` makes a handshake key.
 
@@ -67,24 +68,21 @@ class PrerequisiteWriter:
     jobs are deferred, and their objects exist already.
     """
 
-    def __init__(
-        self, clock: Callable[[], float], sources: IngressSources | None, new_key: Callable[[], str], rng: random.Random
-    ) -> None:
-        self._clock = clock
-        self._sources = sources
-        self._new_key = new_key
-        self._rng = rng
+    clock: Callable[[], float]
+    sources: IngressSources | None
+    new_key: Callable[[], str]
+    rng: random.Random
 
     def begin(self) -> PodPrerequisites:
         """The initial state of a new job."""
-        return PodPrerequisites(self._new_key(), check_at=self._clock() + self._rng.uniform(0, CHECK_S))
+        return PodPrerequisites(self.new_key(), check_at=self.clock() + self.rng.uniform(0, CHECK_S))
 
     async def key_is_lost(self, cluster: Cluster, job: JobId, outcome: Outcome, state: PodPrerequisites) -> bool:
         """Return True if the pods' Secret does not exist. Without a clear answer from the server, it does."""
         runtime = outcome.status.runtime
         if not outcome.needs_prerequisites or runtime is None or runtime.key_digest == state.digest:
             return False
-        if not outcome.creates and self._clock() < state.check_at:
+        if not outcome.creates and self.clock() < state.check_at:
             return False
         try:
             return not await cluster.has_secret(key_secret(job, state.next_key, runtime.key_digest))
@@ -114,18 +112,18 @@ class PrerequisiteWriter:
     ) -> None:
         runtime = outcome.status.runtime
         by_uid = all(pod.job_uid for pod in pods if pod.owner_uid == job.uid and not pod.ended)
-        policy = network_policy(job, self._sources, by_uid=by_uid)
+        policy = network_policy(job, self.sources, by_uid=by_uid)
         budgets = disruption_budgets(job, outcome.status, by_uid=by_uid)
         is_new_key = runtime is not None and runtime.key_digest == state.digest
         may_wait = state.present is None and not outcome.creates
         unchanged = (policy, *budgets) == state.applied
-        if (unchanged or may_wait) and not is_new_key and self._clock() < state.check_at:
+        if (unchanged or may_wait) and not is_new_key and self.clock() < state.check_at:
             return
         blocked = refused = ""
         try:
             if is_new_key:
                 await cluster.create_secret(key_secret(job, state.next_key, state.digest))
-                state.issued_key, state.next_key = state.next_key, self._new_key()
+                state.issued_key, state.next_key = state.next_key, self.new_key()
             await cluster.apply(policy)
         except RefusedError as error:
             blocked, state.terminating = str(error), isinstance(error, TerminatingError)
@@ -136,4 +134,4 @@ class PrerequisiteWriter:
             refused = str(error)
         state.blocked, state.refused = blocked, refused
         state.present, state.applied = True, (policy, *budgets)
-        state.check_at = self._clock() + (RETRY_S if blocked or refused else CHECK_S)
+        state.check_at = self.clock() + (RETRY_S if blocked or refused else CHECK_S)

@@ -15,14 +15,6 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """Training may continue up to sample `until`; 0: it waits."""
-
-    until: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Loss:
     """A shard that waits for leave to restore a save of at least `saved` samples.
 
@@ -182,18 +174,18 @@ def roll_back(account: Account, anchors: tuple[Anchor, ...], reason: str, lost: 
     return RollBack(anchor, lost, reason)
 
 
-def extent(account: Account, shards: int, bound: int) -> Extent:
-    """Return the extent to which training, at most at sample `bound` now, may continue without `shards` shards.
+def extent(account: Account, shards: int, bound: int) -> tuple[int, str]:
+    """Return the sample to which training, at most at `bound` now, may continue without `shards` shards, and why.
 
-    `account` has already reserved their worst loss. Half of the remaining budget is for this recovery, divided
-    among the shards, so that another recovery meanwhile has the other half. Rounded down to whole samples.
+    0: training waits. `account` has already reserved their worst loss. Half of the remaining budget is for this
+    recovery, divided among the shards: another one meanwhile has the other half. Rounded down to whole samples.
     """
     left = account.ledger.left - account.set_aside
     more = max(left, 0) // 2 // shards if shards else 0
     until = min(bound + more, account.ledger.total)
     if until <= bound:
-        return Extent(0, f"training waits for them, because only {max(left, 0)} sample-shards are left")
-    return Extent(until, f"training may continue without them for {until - bound} samples, up to sample {until}")
+        return 0, f"training waits for them, because only {max(left, 0)} sample-shards are left"
+    return until, f"training may continue without them for {until - bound} samples, up to sample {until}"
 
 
 def next_attempt(started_at: float, lost_at: float | None) -> float:
@@ -269,12 +261,13 @@ def _degraded(s: RecoveryInput, given: Replace, bound: int) -> Replace:
     if not (s.degrade and s.mode == "Partial" and given.lost and s.survivors and not s.lost_trainers):
         return given
     shards = given.shards
-    allowed = extent(s.account.reserve({grant.index: grant.reserve for grant in shards}), len(given.lost), bound)
-    if allowed.until:  # reserve the whole loss of a shard that training continues without
+    after = s.account.reserve({grant.index: grant.reserve for grant in shards})
+    until, why = extent(after, len(given.lost), bound)
+    if until:  # reserve the whole loss of a shard that training continues without
         shards = tuple(
-            replace(grant, reserve=_between(grant.floor, allowed.until), allowance=allowed.until)
+            replace(grant, reserve=_between(grant.floor, until), allowance=until)
             if grant.index in given.lost
             else grant
             for grant in shards
         )
-    return replace(given, shards=shards, reason=f"{given.reason}; {allowed.reason}")
+    return replace(given, shards=shards, reason=f"{given.reason}; {why}")
