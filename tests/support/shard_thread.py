@@ -24,6 +24,7 @@ from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Losses, Progress
 from cpr_trainer.shard.status import Metrics
+from cpr_trainer.shard.steps import StepService
 from support.shard_job import HOST, KEY, shard_roster
 
 
@@ -35,7 +36,8 @@ class ShardThread:
         placement = Placement.of(job.model, job.shards)
         self.arena = Arena.empty(job, *placement.sizes(index))
         self.arena.seed(placement, index, Seeding.of(job.model, job.data.seed))
-        self.service = Service(job, placement, index, self.arena, Metrics())
+        kind = StepService if job.per_step else Service
+        self.service = kind(job, placement, index, self.arena, Metrics())
         self.redundancy: Redundancy | None = None
         if job.parity_shards:
             local = LocalRows(self.arena, placement, index, Seeding.of(job.model, job.data.seed))

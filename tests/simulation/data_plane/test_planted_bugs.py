@@ -157,7 +157,7 @@ BUGS = {
         wait_for_no_replay, 10, with_faults(*KILLS, trainers=3, sparse_updates="PerPush")
     ),
     "a half applied push stays half applied": Bug(
-        leave_a_push_half_done, 10, with_faults("kill_between_lines", trainers=1)
+        leave_a_push_half_done, 30, with_faults("kill_between_lines", trainers=1)
     ),
     "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_faults("reset", shards=4, parity_shards=2)),
     "a late commit counts, although a successor has chosen": Bug(

@@ -16,6 +16,7 @@ from torch import nn
 
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.model import RowOptimizer, SparseOptimizerSpec, state_width
+from cpr_contract.roster import Counters
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.optimizers import changes_of
@@ -148,6 +149,7 @@ def serving(trainers: int = 2, applied: int = 0) -> tuple[StepService, list[Fake
     job = replace(small_job(Path("unused"), trainers=trainers, dim=DIM), sparse_updates="PerStep")
     job = replace(job, model=replace(job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.1)))
     service = StepService(job, Placement.of(job.model, 1), 0, Arena.empty(job, ROWS), Metrics())
+    service.counters = Counters(roster=1, group=1, generation=1)
     clients = [FakeClient(service, rank) for rank in range(trainers)]
     for client in clients:
         service.joined(client)
@@ -241,6 +243,25 @@ def test_missing_contribution_is_left_out_and_charged_to_its_rank() -> None:
     slices = [order.slice_of(step, 1, 2) for step in (3, 4)]
     assert progress.losses.lost == tuple((each.start, each.stop) for each in slices)
     assert progress.row_updates.lost == 6 + 2, "rank 1 misses six rows, and rank 0 had pushed two before"
+
+
+def test_row_updates_are_complete_after_a_trainer_is_replaced_twice() -> None:
+    """The first successor is lost while it misses steps: the second counts from the step before them."""
+    service, (one, two) = serving(applied=2)
+    commit(one, 6, first=3, rows=6)
+    one.pushes(3)
+    commit(two, 6, first=7, rows=6)
+    service.left(two)
+    successor = FakeClient(service, 1)
+    service.joined(successor)
+    pong = successor.sent[-1][0]
+    assert (pong.operation, pong.step, pong.order, pong.row_updates) == (Operation.PONG, 3, 3, 0)
+    commit(successor, 6, first=7, rows=pong.row_updates + 6 - (pong.order - 1))
+    for step in (4, 5, 6):
+        one.pushes(step)
+    assert service.progress is not None
+    assert service.progress.resumed
+    assert service.progress.row_updates.pushed[1] == 4
 
 
 def test_cut_is_taken_between_two_steps() -> None:

@@ -1,6 +1,7 @@
 """The group over loopback, members in threads: joining, copying, stepping, losing one and joining again."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -119,6 +120,21 @@ def test_late_hello_of_an_abandoned_connection_is_replaced(threads: ThreadPoolEx
 
     met = _all(threads, [*(future.result for future in first), lambda: late.join(late.make_group(roster))])
     assert met == [False] * 3
+
+
+def test_go_that_arrives_at_a_check_is_taken_later(threads: ThreadPoolExecutor, members: list[Member]) -> None:
+    """A follower announces before its push, and looks at the group while it waits for a shard."""
+    members = members[:2]
+    roster = roster_of(members, group=1)
+    leader, follower = groups = [member.make_group(roster) for member in members]
+    _all(threads, [lambda m=m, g=g: m.join(g) for m, g in zip(members, groups, strict=True)])
+    for group in groups:
+        group.announce(1)
+    leader.go(5, lambda: None)
+    while not members[1].listener.inbox._queue.qsize():
+        time.sleep(0.01)
+    follower.check(lambda: None)
+    assert follower.go(0, lambda: None).cut_step == 5
 
 
 def test_leader_without_an_address_at_first_is_found(threads: ThreadPoolExecutor, members: list[Member]) -> None:

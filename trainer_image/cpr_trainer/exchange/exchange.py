@@ -220,7 +220,7 @@ class Exchange(LinkStates):
         """Drop the pushes after `step`, which is committed: this rank trains no further."""
         with self._loop.changed:
             for link in self._loop.links:
-                link.pushes.drop_after(step)
+                link.withdraw(step)
 
     def settle(self, timeout_s: float) -> None:
         """Wait until all pushes are acknowledged. Raises TimeoutError, or ShardsUnavailableError if one cannot be now.

@@ -69,10 +69,11 @@ class Header:
     pushes of this rank to this shard: in PUSH those of earlier steps, in answers those up to `step`. `ticket` assigns
     an answer to its lookup. `count` counts rows, and in WELCOME the processes of the shard's incarnation; in ACK and
     PONG it is 1 while the store has no space for the save in progress. `order` is the place of a push among those of
-    all ranks: in ACK that of `step`, in PUSH the one that another incarnation assigned; 0: none. In COMMIT it is the
-    first step whose push this rank can send, and `row_updates` counts those up to `step`. COMMIT with a
-    `count` of 1 is for all ranks: the job stops. `protected_step` is the last step that the parity at other shards
-    holds of every rank; -1: none.
+    all ranks: in ACK that of `step`, in PUSH the one that another incarnation assigned; 0: none. In PONG of merged
+    steps it is the first step that `row_updates` does not count; 0: none. In COMMIT it is the first step whose push
+    this rank can send, and `row_updates` counts those up to `step`; with a `count` of 1 it is for all ranks, because
+    the job stops. RECEIVED has the `ticket` of its push. `protected_step` is the last step that the parity at other
+    shards holds of every rank; -1: none.
     """
 
     operation: Operation

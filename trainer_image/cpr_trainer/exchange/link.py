@@ -67,6 +67,7 @@ class Link:
         self._served = False
         self._lookups: dict[int, PendingLookup] = {}
         self._ticket = 0
+        self._push_number = 0
         self._delays: Iterator[float] = iter(())
         self._reset(now)
 
@@ -103,6 +104,7 @@ class Link:
     def start_over(self) -> None:
         """Drop the state of the last generation, and query whether the shard is ready in the new one."""
         self._suspend()
+        self._expect_received()
         self.pushes.clear()
         self.applied, self.counted, self.skipped, self.saved, self.protected = -1, -1, 0, SaveState(), -1
         self._next_ping = 0.0
@@ -148,11 +150,18 @@ class Link:
             self.counted, self.row_updates = step - 1, self.row_updates - rows
             self.skipped = min(self.skipped, self.counted)
 
+    def withdraw(self, step: int) -> None:
+        """Drop the unacknowledged pushes after `step`, and undo their count."""
+        dropped = self.pushes.drop_after(step)
+        if dropped is not None:
+            self.counted, self.row_updates = dropped.step - 1, dropped.row_updates
+
     def add_push(self, push: Push) -> None:
         """Queue the push of a step, which is sent until acknowledged. The push of a skipped step is only counted."""
         push = replace(push, row_updates=self.row_updates)
         self.count(push.step, len(push.numbers))
         if push.step > self.skipped:
+            self._expect_received()
             self.pushes.add(push)
 
     def send_on(self) -> None:
@@ -161,18 +170,21 @@ class Link:
             return
         for push in self.pushes.next_to_send():
             header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=push.nbytes)
-            header = replace(header, row_updates=push.row_updates, order=push.order)
+            header = replace(header, row_updates=push.row_updates, order=push.order, ticket=self._push_number)
             self._send(header, push.numbers, *push.values)
         if self.pushes.all_sent:
             self.state = LinkState.READY
 
     def send_commit(self) -> None:
-        """Send the shard the last committed step, once it is ready and the rows up to that step are counted."""
+        """Send the shard the last committed step, once it is ready and the rows up to that step are counted.
+
+        A leader that commits for all does not wait for the count: its job stops.
+        """
         session, step = self._session, self._session.committed
         next_push = self.pushes.last(step + 1)
         if step < 0 or self.state not in {LinkState.REPLAYING, LinkState.READY}:
             return
-        if self.counted == step or next_push is not None:
+        if self.counted == step or next_push is not None or session.for_all:
             rows = self.row_updates if next_push is None else next_push.row_updates
             header = session.header(Operation.COMMIT, step, count=int(session.for_all))
             self._send(replace(header, order=self.pushes.first_step(step), row_updates=rows))
@@ -267,6 +279,10 @@ class Link:
         self.close()
         self._next_attempt = now + next(self._delays)
 
+    def _expect_received(self) -> None:
+        """Count no RECEIVED of an earlier push, which may be one of the same step, or of the last generation."""
+        self.received, self._push_number = -1, (self._push_number + 1) % 2**32
+
     def _suspend(self) -> None:
         """Stop using the connection until the shard is ready."""
         if self.state in CONNECTED:
@@ -309,7 +325,7 @@ class Link:
             case Operation.PONG | Operation.ACK:
                 self._note(header)
             case Operation.RECEIVED:
-                self.received = header.step
+                self.received = header.step if header.ticket == self._push_number else self.received
             case Operation.VECTORS:
                 if (lookup := self._lookups.pop(header.ticket, None)) is not None:
                     lookup.fill(self.peer.index)
@@ -329,10 +345,10 @@ class Link:
             return
         self.applied = header.step
         if self.counted < 0:
-            self.counted, self.row_updates = header.step, header.row_updates
+            self.counted, self.row_updates = header.order - 1 if header.order else header.step, header.row_updates
         saved, full = (header.saved_step, header.saved_samples, header.cut_step), bool(header.count)
         self.saved = SaveState(*saved, self.peer.incarnation, store_full=full)
-        self.pushes.acknowledge(header.step, header.order)
+        self.pushes.acknowledge(header.step, header.order if header.operation is Operation.ACK else 0)
         self.protected = header.protected_step
         # A lost shard is rebuilt from parity, or if that is incomplete from its save. Pushes in both are not needed.
         self.pushes.forget(self.saved.step if self.protected < 0 else min(self.saved.step, self.protected))

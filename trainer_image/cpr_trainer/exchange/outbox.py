@@ -156,11 +156,14 @@ class Outbox:
         steps = [push.step for push in (*self._retained, *self._unacknowledged)]
         assert all(map(lt, steps, steps[1:])), f"pushes are kept out of order: {steps}"
 
-    def drop_after(self, step: int) -> None:
-        """Drop the unacknowledged pushes after this step."""
+    def drop_after(self, step: int) -> Push | None:
+        """Drop the unacknowledged pushes after this step; return the first of them."""
+        first = None
         while self._unacknowledged and self._unacknowledged[-1].step > step:
-            _release(self._unacknowledged.pop())
+            first = self._unacknowledged.pop()
+            _release(first)
         self._sent = min(self._sent, len(self._unacknowledged))
+        return first
 
     def drop_unacknowledged(self) -> None:
         """Drop all unacknowledged pushes."""

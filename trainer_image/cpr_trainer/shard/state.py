@@ -77,6 +77,11 @@ class Losses:
         first = tuple(step if r == rank else each for r, each in enumerate(self.first_steps))
         return _folded(replace(self, first_steps=first), order)
 
+    def first_uncounted(self, rank: int, applied: int) -> int:
+        """Return the first step that a rank may miss and that is not `closed`; the one after `applied` if none is."""
+        waiting = (gap.first for gap in self.gaps if gap.rank == rank and gap.last == applied)
+        return applied + 1 if self.first_steps[rank] else min(waiting, default=applied + 1)
+
     def so_far(self, order: BatchOrder) -> Ranges:
         """Return all ranges known by now, including those of waiting gaps, as a manifest has them."""
         found = merge((*self.lost, *_ranges_of(self.gaps, order, len(self.first_steps))))

@@ -135,6 +135,13 @@ class StepService(Service):
             self._commitments[client.rank] = None
         super().joined(client)
 
+    def answer(self, rank: int, generation: int) -> Header:
+        """See `Service`: `order` is the first step that the rank's row updates do not count."""
+        header, progress = super().answer(rank, generation), self.progress
+        if progress is None or header.operation is not Operation.PONG:
+            return header
+        return replace(header, order=progress.losses.first_uncounted(rank, progress.applied[rank]))
+
     def retry(self) -> None:
         """See `Service`."""
         if self.push_waits and self.progress is not None:
@@ -180,7 +187,7 @@ class StepService(Service):
             raise FrameError(f"a push of step {header.step}, but the job has {steps} steps")
         self._held[client.rank] = header, self._contribution(frame.detached())
         self._merged = None
-        client.send(replace(self._header(Operation.RECEIVED, client.rank), step=header.step))
+        client.send(replace(self._header(Operation.RECEIVED, client.rank, header.ticket), step=header.step))
         self._apply_due(progress)
         return True
 

@@ -66,7 +66,7 @@ class Shards:
         while True:
             try:
                 # A request to stop does not end this wait: all trainers push a step that they have summed.
-                with self._status.waiting(self._control.poll_roster) as poll_interrupts:
+                with self._status.waiting(lambda: self._poll_group(self._control.poll_roster)) as poll_interrupts:
                     _retry_timeouts(
                         lambda: self._exchange.push(step, rows, values, cut_step, POLL_INTERVAL_S, keep),
                         poll_interrupts,

@@ -31,6 +31,7 @@ class GroupFollower(ConnectedGroup):
         self._leader = leader_of(roster)
         self._delays_s = delays_s
         self._channel: Channel | None = None
+        self._go: Frame | None = None  # a GO that `check` has met
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`; `provide` is the leader's."""
@@ -58,10 +59,15 @@ class GroupFollower(ConnectedGroup):
         del cut_step
         self._waiting = True
         while True:
-            frame = self._take(poll_interrupts)
+            frame = self._go or self._take(poll_interrupts)
             if frame and frame.kind is Kind.GO:
-                self._waiting = False
+                self._waiting, self._go = False, None
                 return Go(frame.step, frame.cut_step)
+
+    def check(self, poll_interrupts: PollInterrupts) -> None:
+        frame = self._take(poll_interrupts, 0.0)
+        if frame and frame.kind is Kind.GO:
+            self._go = frame
 
     def conclude(self) -> bool:
         return False
@@ -74,6 +80,7 @@ class GroupFollower(ConnectedGroup):
 
     def leave(self) -> None:
         self._leave_collective()
+        self._go = None
         if self._channel:
             self._listener.drop(self._channel)
             self._channel = None
