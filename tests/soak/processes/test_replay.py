@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.choices import SparseUpdates
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode
 from support.local_job import LocalJob, small_job
@@ -16,9 +17,11 @@ from support.warm_start import run_held
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 
-def test_job_suspended_with_a_lost_shard_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sparse_updates", ["PerStep", "PerPush"])
+def test_job_suspended_with_a_lost_shard_loses_nothing(tmp_path: Path, sparse_updates: SparseUpdates) -> None:
     """Trainers alone hold the updates, and wait for the shard, which returns late."""
     job = replace(small_job(tmp_path, samples=20_000, trainers=2), replay_bytes=64 << 20)
+    job = replace(job, sparse_updates=sparse_updates)
     with LocalJob(job, tmp_path, interval_s=600.0) as running:
         running.hold_at(100)
         running.start(run_held)
