@@ -198,7 +198,7 @@ class FailureRecord(Model):
     reason: Word = ""
     """The reason that Kubernetes or the process gave."""
     message: Sentence = ""
-    """What happened, in a sentence."""
+    """A sentence that describes the failure."""
     exit_code: int | None = None
     """The process's exit code, if known."""
     counted: bool = False

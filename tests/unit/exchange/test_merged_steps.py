@@ -17,6 +17,9 @@ import torch
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
+from cpr_trainer.exchange.frames import Header
+from cpr_trainer.shard.service import Client
+from cpr_trainer.shard.steps import StepService
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.control import GroupBroken, PollInterrupts
 from cpr_trainer.trainer.shards import Shards
@@ -132,6 +135,19 @@ def test_receipt_of_the_last_generation_counts_for_nothing(
     train(ranks[1:], rows)
     time.sleep(0.2)  # the answer to the push is on its way
     assert ranks[0]._loop.links[0].received == -1
+
+
+def test_each_step_is_committed_once(monkeypatch: pytest.MonkeyPatch, ranks: list[Exchange], rows: UniqueRows) -> None:
+    committed: list[int] = []
+    commit = StepService._commit
+
+    def noted(service: StepService, client: Client, header: Header) -> None:
+        committed.append(header.step)
+        commit(service, client, header)
+
+    monkeypatch.setattr(StepService, "_commit", noted)
+    train(ranks, rows, 1, 2, 3)
+    assert sorted(filter(None, committed)) == [1] * 4 + [2] * 4 + [3] * 4, "by two ranks to two shards"
 
 
 class BrokenGroup(Group):

@@ -182,7 +182,7 @@ class Link:
         """
         session, step = self._session, self._session.committed
         next_push = self.pushes.last(step + 1)
-        if step < 0 or self.state not in {LinkState.REPLAYING, LinkState.READY}:
+        if step < 0 or self.state not in _SERVED:
             return
         if self.counted == step or next_push is not None or session.for_all:
             rows = self.row_updates if next_push is None else next_push.row_updates
@@ -361,7 +361,7 @@ class Link:
                 _LOG.info("shard %d is sent %d pushes again", self.peer.index, again)
             self.state = LinkState.REPLAYING
             self._ping()  # announces the end of the replay before its start
-        self.send_commit()
+            self.send_commit()
         self.send_on()
 
     def _ping(self) -> None:

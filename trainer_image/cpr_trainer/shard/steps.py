@@ -183,13 +183,21 @@ class StepService(Service):
         if header.step > position + 1:
             return False
         steps = steps_in(progress.total_samples, self._job.data.batch_size)
-        if not 1 <= header.step <= steps:
+        if header.step > steps:
             raise FrameError(f"a push of step {header.step}, but the job has {steps} steps")
         self._held[client.rank] = header, self._contribution(frame.detached())
         self._merged = None
         client.send(replace(self._header(Operation.RECEIVED, client.rank, header.ticket), step=header.step))
         self._apply_due(progress)
+        if len(self._held) == self._job.trainers:  # now, because the sum over trainers hides it
+            self._merge(DueStep(header.step, tuple(range(self._job.trainers))))
         return True
+
+    def _merge(self, due: DueStep) -> Contribution:
+        """Return the sum of the contributions, which is computed once."""
+        if self._merged is None or self._merged[0] != due:
+            self._merged = due, merge([self._held[rank][1] for rank in due.ranks], self.arena.bounds)
+        return self._merged[1]
 
     def _contribution(self, frame: Frame) -> Contribution:
         slots, numbers = self._slots(frame)
@@ -219,9 +227,7 @@ class StepService(Service):
     def _apply_step(self, progress: Progress, due: DueStep) -> bool:
         """Apply the sum of the contributions; False while the undo log of a save has no space for it."""
         headers = [self._held[rank][0] for rank in due.ranks]
-        if self._merged is None or self._merged[0] != due:
-            self._merged = due, merge([self._held[rank][1] for rank in due.ranks], self.arena.bounds)
-        merged = self._merged[1]
+        merged = self._merge(due)
         if len(merged.slots):
             self.before_change(merged.slots)
             note = b"".join(header.pack() for header in headers)
