@@ -24,8 +24,8 @@ from cpr_operator.cluster.protocol import RefusedError, UnavailableError
 from cpr_operator.cluster.watch_cache import Kind, WatchCache
 from cpr_operator.configuration import Configuration
 from cpr_operator.controller.controller import Controller
+from cpr_operator.controller.job_reader import InstalledCrd
 from cpr_operator.controller.quota import QuotaRelease
-from cpr_operator.controller.reader import InstalledCrd
 from cpr_operator.election import Elector, Term
 from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics

@@ -20,7 +20,7 @@ from cpr_operator.cli.app import app
 from cpr_operator.cli.command_errors import ClusterRequestError
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.ui import ClusterJobs, listing
-from cpr_operator.reconcile.plan import plan_inputs
+from cpr_operator.reconcile.save_plan import plan_inputs
 from support.api_jobs import CORE, JOBS, emit, job, run_pod, write_status
 from support.apiserver import ApiServer
 

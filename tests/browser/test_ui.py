@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from cpr_operator.api.status import Shown, Status
 from cpr_operator.cli.pictures.charts import charts
 from cpr_operator.cli.pictures.job_report import job_report
-from cpr_operator.cluster.local.objects import append_event, write_json
+from cpr_operator.cluster.local.object_files import append_event, write_json
 from cpr_operator.cluster.protocol import Event
 from support.browser import LOAD_MS, View, serving
 from support.example_report import EVENTS, START, STATUS, document

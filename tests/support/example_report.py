@@ -18,7 +18,7 @@ from cpr_operator.api.status import (
     Status,
     Trainer,
 )
-from cpr_operator.cluster.local.objects import EventLine
+from cpr_operator.cluster.local.object_files import EventLine
 
 START = 1_764_000_000.0
 TOTAL = 100_000

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
+from cpr_contract.file_uris import page_url
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import (
     RECORDED_HEADER,
@@ -31,7 +32,6 @@ from cpr_contract.reports import (
 )
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster, seal
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
-from cpr_contract.uris import page_url
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.shard_job import SILENCE_S
 from support.warm_start import HELD_AT, Main, Process, run

@@ -24,8 +24,8 @@ from cpr_trainer.store import (
     Version,
     checksum,
     connection,
+    interface,
     open_store,
-    protocol,
 )
 from support.fault_proxy import Answer, Cut, Fault, FaultProxy, Flip, Truncate, faulty
 from support.s3_servers import S3Server
@@ -75,7 +75,7 @@ class Proxied:
     ) -> Store:
         write(open_store(spec, server.credentials_dir, None))
         monkeypatch.setattr(connection, "_IDLE_TIMEOUT_S", idle_timeout_s)
-        monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)  # pauses before second attempts
+        monkeypatch.setattr(interface, "_FIRST_PAUSE_S", 0.001)  # pauses before second attempts
         through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
         return open_store(through, server.credentials_dir, None)
 
@@ -275,7 +275,7 @@ class AnswerSuite:
     @pytest.fixture
     def uris(self, spec: StoreSpec, server: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Uris:
         open_store(spec, server.credentials_dir, None).put(self.KEY, DATA)
-        monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)
+        monkeypatch.setattr(interface, "_FIRST_PAUSE_S", 0.001)
         through = replace(spec, endpoint=f"http://{proxy.address}", region="us-east-1")
         return Uris(through, server.credentials_dir, None)
 

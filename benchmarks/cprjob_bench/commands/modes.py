@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract import env
+from cpr_contract.file_uris import page_url
 from cpr_contract.trace import STEP_TRACE
-from cpr_contract.uris import page_url
 from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cprjob_bench.bench_documents import COUNTS_FILE, EAGER, Counts

@@ -20,8 +20,8 @@ from rich.table import Table
 from cpr_contract import env
 from cpr_contract.choices import Bits, Strategy
 from cpr_contract.codec import from_json
+from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_contract.spec import JobSpec
-from cpr_contract.uris import is_file_uri, path_of
 from cpr_operator.api.validate import parse_job
 from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.trainer_process import progress_bar, run_role

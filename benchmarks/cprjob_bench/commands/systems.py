@@ -27,8 +27,8 @@ from cpr_operator.cli.command_errors import OptionError, TrialError
 from cpr_operator.cli.run import open_cluster, operating, running_pod
 from cpr_operator.cli.trainer_process import failure_message
 from cpr_operator.cluster.local.cluster import LocalCluster
-from cpr_operator.cluster.local.pod import PodProcess
 from cpr_operator.cluster.local.pod_folder import PodFolder
+from cpr_operator.cluster.local.pod_process import PodProcess
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
 

@@ -12,6 +12,7 @@ from cpr_contract.codec import MAX_LENGTH, pack, to_json
 from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.data_spec import Columns, Evaluation
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.model_spec import ModelSpec, Table
@@ -19,7 +20,6 @@ from cpr_operator.api.optimizer_spec import DenseOptimizer, TableOptimizer
 from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.sizes import data_shards_of
 from cpr_operator.api.snapshots_spec import Snapshots
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import WorkerCount
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.model import state_width
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.model_spec import ModelSpec
-from cpr_operator.api.spec import CPRJobSpec
 
 _VALUE_BYTES = 4
 #: The leader saves early once this portion of the memory for pushes is used.

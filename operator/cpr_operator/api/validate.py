@@ -19,11 +19,11 @@ from pydantic_core import ErrorDetails
 from cpr_contract.codec import MAX_LENGTH
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.base import Model
+from cpr_operator.api.cprjob import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.crd import Schema, stored, structural
 from cpr_operator.api.job_spec import has_long_description, to_job_spec
 from cpr_operator.api.rules import OF_SPEC, STATIC, rule
 from cpr_operator.api.rules.rule import Invalid, Rule, broken
-from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.api.templates import misplaced
 from cpr_operator.api.transitions import TRANSITIONS

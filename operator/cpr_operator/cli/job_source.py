@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cpr_operator.cli.command_errors import DocumentError, OptionError
 from cpr_operator.cli.command_options import ClusterOptions, is_on_cluster, job_name
 from cpr_operator.cli.document import read_single
-from cpr_operator.cluster.local.objects import EventLine, read_events
+from cpr_operator.cluster.local.object_files import EventLine, read_events
 
 if TYPE_CHECKING:
     from cpr_operator.client import Event

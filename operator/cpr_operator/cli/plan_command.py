@@ -14,9 +14,9 @@ from rich.table import Table
 
 from cpr_contract.choices import ReplayPolicy
 from cpr_operator import policy
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates, worker_count
 from cpr_operator.api.sizes import ShardMemory, shard_memory, step_traffic, steps_until_full
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate
 from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.cli.console import plain_table, show_invalid
@@ -26,7 +26,7 @@ from cpr_operator.policy import alternatives
 from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, mode_changes
 from cpr_operator.policy.law import Mode
 from cpr_operator.policy.plan import duration
-from cpr_operator.reconcile.plan import plan_inputs
+from cpr_operator.reconcile.save_plan import plan_inputs
 
 MODES: tuple[Mode, ...] = ("Partial", "Full")
 #: The plans of CPR's own equations, which do not guarantee that the budget holds.

@@ -16,10 +16,10 @@ from rich.markup import escape
 from rich.table import Column
 
 from cpr_contract.codec import to_dict
+from cpr_contract.file_uris import is_file_uri
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Listing, Point, Pruning, Request, Verification
 from cpr_contract.spec import StoreSpec
-from cpr_contract.uris import is_file_uri
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import TERMINAL_PHASES, Phase
 from cpr_operator.api.validate import parse_document, parse_status

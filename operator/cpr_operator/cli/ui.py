@@ -28,7 +28,7 @@ from cpr_operator.cli.command_errors import ClusterRequestError, DocumentError, 
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.pictures.job_report import JobReport, job_report
 from cpr_operator.cli.pictures.report_page import contents, render
-from cpr_operator.cluster.local.objects import read_events, read_json
+from cpr_operator.cluster.local.object_files import read_events, read_json
 
 Object = Mapping[str, Any]
 

@@ -21,9 +21,9 @@ from weakref import WeakValueDictionary
 import aiohttp
 
 from cpr_contract import env
+from cpr_contract.file_uris import page_url
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import ROSTER_PAGE, ROSTER_SIGNATURE
-from cpr_contract.uris import page_url
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.rate_limiter import RateLimiter, backoff_s
 from cpr_operator.cluster.views import PodView

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from cpr_contract import env
 from cpr_operator.api.base import epoch
+from cpr_operator.api.cprjob import KIND
 from cpr_operator.api.quantities import main_container
-from cpr_operator.api.spec import KIND
 
 #: Seconds after the end of its grace period until a pod under deletion counts as deleted.
 GRACE_SLACK_S = 1.0

@@ -15,10 +15,10 @@ from dataclasses import replace
 from cpr_operator.cluster.protocol import BusyError, Cluster, ConflictError, NotFoundError, Priority
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import LAST_RETRY_S, JobCache
+from cpr_operator.controller.job_reader import JobReader, UnreadableJobError
+from cpr_operator.controller.job_writer import JobWriter, pod_refusal
 from cpr_operator.controller.prerequisites import PrerequisiteWriter
 from cpr_operator.controller.priority import request_priority, wake_after_s
-from cpr_operator.controller.reader import JobReader, UnreadableJobError
-from cpr_operator.controller.writer import JobWriter, pod_refusal
 from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.desired.template import Restriction
 from cpr_operator.reconcile import AdmissionGate, Outcome, ReconcileInput, Timing, reconcile, refuse_pods

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates
 from cpr_operator.api.quantities import limit_of, main_container, write_bytes
 from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.sizes import shard_memory, step_traffic, steps_until_full
 from cpr_operator.api.snapshots_spec import Store
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import MERGE_KEYS
 from cpr_operator.desired.names import JobId, Role
 from cpr_operator.desired.pod import PodPlan, role_spec

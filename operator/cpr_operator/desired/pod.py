@@ -13,11 +13,11 @@ from typing import Any
 from cpr_contract import env
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import is_packed
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.pod_placement import Placement
 from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import shard_memory
 from cpr_operator.api.snapshots_spec import Endpoint
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import DEFAULT_MIB
 from cpr_operator.desired.job_objects import Manifest
 from cpr_operator.desired.names import JobId, Role, job_labels, key_secret_name, metadata, pod_labels, pod_name

@@ -9,14 +9,14 @@ from dataclasses import replace
 from cpr_contract.codec import ContractError, from_dict, from_json
 from cpr_contract.reports import Result, ShardReport, ShardState
 from cpr_contract.roster import AnchorRef
-from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.status import Anchor, BestModel, HeldOut, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
+from cpr_operator.reconcile.apply_reports import restorable, with_total
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import live_pods, with_shown
 from cpr_operator.reconcile.observe import is_current
-from cpr_operator.reconcile.reports import restorable, with_total
 from cpr_operator.reconcile.types import (
     Active,
     Done,

@@ -21,7 +21,7 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.store_pod import cleanup_pod
 from cpr_operator.failures import Trouble, classify, document
 from cpr_operator.reconcile.effects import live_pods, pod_plan
-from cpr_operator.reconcile.lifecycle import template_hash
+from cpr_operator.reconcile.phases import template_hash
 from cpr_operator.reconcile.restore_source import shares_store, source_anchor_in
 from cpr_operator.reconcile.types import EventReason, Job, Outcome, PodDelete, ReconcileInput, ReconcileState
 

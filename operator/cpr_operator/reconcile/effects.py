@@ -12,9 +12,9 @@ from decimal import ROUND_CEILING, Context
 from cpr_contract import env
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates
 from cpr_operator.api.progress_status import HistoryPoint
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import MAX_HISTORY, TERMINAL_PHASES, Scale, Shard, Shown, Status, Trainer
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Manifest, PodPatch
@@ -24,7 +24,7 @@ from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest, spare_manif
 from cpr_operator.desired.rosters import Rosters
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.members import M
-from cpr_operator.reconcile.plan import plan_events
+from cpr_operator.reconcile.save_plan import plan_events
 from cpr_operator.reconcile.spares import as_members, is_spare, superfluous
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import account_of

@@ -15,17 +15,17 @@ from cpr_operator.reconcile.admission import (
     without_quota,
     workload_change,
 )
+from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.completion import clean_up, complete
 from cpr_operator.reconcile.conditions import record_events, update_conditions
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.effects import live_pods, outcome
-from cpr_operator.reconcile.lifecycle import leave_alone, refuse_pods, settle_phase, start, stop_at_gate
 from cpr_operator.reconcile.members import record_restarts
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.plan import update_plan
+from cpr_operator.reconcile.phases import leave_alone, refuse_pods, settle_phase, start, stop_at_gate
 from cpr_operator.reconcile.recover import recover
-from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.restore_source import REFUSED, NoSource, RestoreSource, restore_source
+from cpr_operator.reconcile.save_plan import update_plan
 from cpr_operator.reconcile.spares import maintain_spares, observe_spares, promote
 from cpr_operator.reconcile.suspend import (
     KEY_LOST,

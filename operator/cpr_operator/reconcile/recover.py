@@ -8,12 +8,12 @@ from cpr_operator.api.status import MAX_FORKS, Fork, Member, Predecessor, Progre
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
+from cpr_operator.reconcile.apply_reports import restorable
 from cpr_operator.reconcile.completion import fail
 from cpr_operator.reconcile.members import M, edited, record, record_lost, replacement, with_shards
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled
-from cpr_operator.reconcile.plan import after_recovery
 from cpr_operator.reconcile.recovery_decision import decision_on, ends_job, is_early
-from cpr_operator.reconcile.reports import restorable
+from cpr_operator.reconcile.save_plan import after_recovery
 from cpr_operator.reconcile.types import Active, EventReason, Lost, NeverSeen, ReconcileState, Terminating
 from cpr_operator.recovery.account import account_of, with_account
 from cpr_operator.recovery.decide import FailJob, Replace, RollBack, ShardGrant, WaitForReport, WaitForStore

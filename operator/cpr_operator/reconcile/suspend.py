@@ -16,23 +16,23 @@ from dataclasses import replace
 from typing import Literal
 
 from cpr_contract.roster import KEY_CHANGED
-from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import failure_of
 from cpr_operator.ledger import limit_of
+from cpr_operator.reconcile.apply_reports import restorable, with_anchor
 from cpr_operator.reconcile.completion import result_of, succeed
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
-from cpr_operator.reconcile.lifecycle import runtime, starting
 from cpr_operator.reconcile.members import M, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin, end_of_predecessor, flush_of, is_current
-from cpr_operator.reconcile.plan import after_failure, after_resharding, planned
+from cpr_operator.reconcile.phases import runtime, starting
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
 from cpr_operator.reconcile.recovery_decision import loss_of
-from cpr_operator.reconcile.reports import restorable, with_anchor
 from cpr_operator.reconcile.restore_source import source_anchor_in
+from cpr_operator.reconcile.save_plan import after_failure, after_resharding, planned
 from cpr_operator.reconcile.types import EventReason, NoPod, PodDelete, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import account_of, is_overspent, with_account
 from cpr_operator.recovery.decide import (

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from cpr_contract import env
 from cpr_operator.api.base import format_time
-from cpr_operator.cluster.local.objects import AppliedObjects
+from cpr_operator.cluster.local.object_files import AppliedObjects
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     ConflictError,

@@ -14,8 +14,8 @@ from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller.controller import Controller
+from cpr_operator.controller.job_reader import job_of, parse_report
 from cpr_operator.controller.quota import QuotaRelease
-from cpr_operator.controller.reader import job_of, parse_report
 from cpr_operator.desired.workload import QUEUE_LABEL
 from cpr_operator.reconcile import ReconcileInput, Timing
 from cpr_operator.reconcile.kueue import holds_quota, spares_in, uses_quota

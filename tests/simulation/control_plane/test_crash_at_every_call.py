@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.protocol import ConflictError, UnavailableError
-from cpr_operator.controller import reader
+from cpr_operator.controller import job_reader
 from simulation.control_plane.cluster import SimulatedCluster, When
 from simulation.control_plane.deletions import MANIFOLD, end_of_deletion
 from simulation.control_plane.failpoints import CallFault
@@ -42,7 +42,7 @@ def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
             parsed[id(spec)] = spec, parse_spec(spec, checked=checked)
         return parsed[id(spec)][1]
 
-    monkeypatch.setattr(reader, "parse_spec", once)
+    monkeypatch.setattr(job_reader, "parse_spec", once)
 
 
 def outcome_of(result: RunResult) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
 from cpr_operator.api.snapshots_spec import AccuracyBudget
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.reconcile.plan import plan_inputs
+from cpr_operator.reconcile.save_plan import plan_inputs
 from support.documents import AUC_DROP, edited
 
 

@@ -12,7 +12,7 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import Anchor, Counters, Fork, Runtime, Shard, Status, Trainer
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
 from cpr_operator.cluster.views import JobView
-from cpr_operator.controller.reader import job_of
+from cpr_operator.controller.job_reader import job_of
 from cpr_operator.desired.rosters import Rosters
 from support.documents import edited
 from support.limits import largest

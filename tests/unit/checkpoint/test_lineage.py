@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from cpr_contract.manifests import MANIFEST, ManifestRef, RestoreRecord, incarnation_prefix, step_folder
-from cpr_trainer.checkpoint.format.names import SaveName, parse_save, shard_folder
+from cpr_trainer.checkpoint.format.keys import SaveName, parse_save, shard_folder
 from cpr_trainer.checkpoint.restore.lineage import dense_lineage, shard_lineage
 
 JOB, GENERATION, INDEX = "uid", 2, 3

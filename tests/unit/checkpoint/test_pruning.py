@@ -22,7 +22,7 @@ from cpr_trainer.checkpoint.anchor.pruning import (
     young_steps,
 )
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
-from cpr_trainer.checkpoint.format.names import committed_in
+from cpr_trainer.checkpoint.format.keys import committed_in
 from cpr_trainer.checkpoint.format.parts import basis
 from cpr_trainer.checkpoint.format.records import read_anchor, write_restore_record
 from cpr_trainer.checkpoint.restore.dense_loader import newest_dense

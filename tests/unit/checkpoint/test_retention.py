@@ -12,7 +12,7 @@ from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import retention
 from cpr_trainer.checkpoint.anchor.pruning import GRACE_S, Pruner
 from cpr_trainer.checkpoint.anchor.retention import Retention
-from cpr_trainer.checkpoint.format.names import committed_in
+from cpr_trainer.checkpoint.format.keys import committed_in
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import StoreUnreachableError
 from support.job_saves import JobBench

@@ -13,7 +13,7 @@ from cpr_operator.api import crd
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller.controller import Controller
-from cpr_operator.controller.reader import InstalledCrd
+from cpr_operator.controller.job_reader import InstalledCrd
 from cpr_operator.reconcile import AdmissionGate
 from simulation.control_plane.workload import spec
 from support.controller_harness import ControllerHarness

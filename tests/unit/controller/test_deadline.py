@@ -7,7 +7,7 @@ import pytest
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller.cache import LOOK_UP_S
-from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S, RECOVERY_EXCEEDED
+from cpr_operator.reconcile.phases import EXCEEDED, PAUSE_S, RECOVERY_EXCEEDED
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.run import TICK_S, Simulation
 from simulation.control_plane.workload import (

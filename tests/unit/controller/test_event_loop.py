@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.controller import controller, reader
+from cpr_operator.controller import controller, job_reader
 from cpr_operator.controller.controller import Controller
 from cpr_operator.reconcile import Outcome, ReconcileInput, reconcile
 from simulation.control_plane.cluster import SimulatedCluster
@@ -63,8 +63,8 @@ async def test_event_loop_runs_while_the_rules_of_a_large_model_are_evaluated(
             meanwhile.wait()
         return parse_spec(given, checked=checked)
 
-    monkeypatch.setattr(reader, "parse_spec", slow)
-    tables = [{"name": f"t{number}", "rows": 10} for number in range(reader.FEW_TABLES + 1)]
+    monkeypatch.setattr(job_reader, "parse_spec", slow)
+    tables = [{"name": f"t{number}", "rows": 10} for number in range(job_reader.FEW_TABLES + 1)]
     await meanwhile.run(spec(model=spec()["model"] | {"tables": tables}))
 
 
@@ -75,7 +75,7 @@ async def test_rules_are_evaluated_once_per_metadata_generation(monkeypatch: pyt
         evaluated.append(not checked)
         return parse_spec(given, checked=checked)
 
-    monkeypatch.setattr(reader, "parse_spec", counted)
+    monkeypatch.setattr(job_reader, "parse_spec", counted)
     cluster = SimulatedCluster(2000)
     cluster.add_job("job", spec())
     passes = Controller(cluster, lambda: cluster.now)

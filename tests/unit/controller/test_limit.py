@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cpr_operator.api.cost_status import Ledger
 from cpr_operator.api.status import Shard, Status
 from cpr_operator.ledger import limit_of
-from cpr_operator.reconcile.reports import with_total
+from cpr_operator.reconcile.apply_reports import with_total
 from cpr_operator.reconcile.types import ReconcileInput
 from cpr_operator.recovery.account import Account, account_of, is_overspent, with_account
 from simulation.control_plane.failpoints import kill

@@ -12,7 +12,7 @@ import pytest
 from cpr_operator.cluster.protocol import BusyError, ConflictError, PodPatch, Priority, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.controller import BUSY_RETRY_S, CONFLICT_RETRY_S, Controller
-from cpr_operator.controller.writer import MAX_ROSTER_WRITES
+from cpr_operator.controller.job_writer import MAX_ROSTER_WRITES
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from cpr_operator.api.status import Status
-from cpr_operator.reconcile.lifecycle import TRANSITIONS
+from cpr_operator.reconcile.phases import TRANSITIONS
 from simulation.control_plane.checker import missing_portion
 from simulation.control_plane.run import RunResult, Simulation
 from simulation.control_plane.scenarios import SCENARIOS

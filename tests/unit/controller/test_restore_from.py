@@ -8,7 +8,7 @@ from typing import Any
 
 from cpr_contract.codec import unpack
 from cpr_operator.api.status import SourceJob, Status
-from cpr_operator.controller.reader import job_of
+from cpr_operator.controller.job_reader import job_of
 from cpr_operator.reconcile.deletion import anchors_in_use
 from cpr_operator.reconcile.restore_source import source_anchor_in
 from simulation.control_plane.workload import spec

@@ -14,7 +14,7 @@ from cpr_operator.cluster.pod_reports import CONNECT_S, CONNECT_TRIES
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller.controller import Controller
-from cpr_operator.controller.reader import REPORT_DEADLINE_S, UNRESPONSIVE_DEADLINE_S
+from cpr_operator.controller.job_reader import REPORT_DEADLINE_S, UNRESPONSIVE_DEADLINE_S
 from cpr_operator.reconcile import Timing
 from simulation.control_plane.clock import now, run
 from simulation.control_plane.cluster import SimulatedCluster

@@ -16,7 +16,7 @@ from cpr_trainer.data.files import Block, SourceFile
 from cpr_trainer.data.open import open_dataset
 from cpr_trainer.data.reader import BlockPrefetcher
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, Version, protocol
+from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, Version, interface
 from support.fake_s3 import BUCKET, FakeS3
 from support.plain_batches import single_ids
 from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, read_through, write
@@ -133,7 +133,7 @@ ROWS = 400
 @pytest.fixture(autouse=True)
 def _small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cpr_trainer.data.text.BLOCK_BYTES", 2000)
-    monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(interface, "_FIRST_PAUSE_S", 0.001)
 
 
 def remote(ending: str, folder: Path, patch: pytest.MonkeyPatch) -> tuple[FakeS3, DataSpec, Dataset]:

@@ -9,7 +9,7 @@ import pytest
 from cpr_operator.api.status import Runtime, Status
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
 from cpr_operator.cluster.views import JobView
-from cpr_operator.controller.reader import job_of
+from cpr_operator.controller.job_reader import job_of
 from cpr_operator.desired.advice import warnings
 from support.documents import edited
 

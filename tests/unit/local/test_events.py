@@ -5,7 +5,7 @@ import random
 from contextlib import closing
 from pathlib import Path
 
-from cpr_operator.cluster.local.objects import EVENTS_FILE, EventLine, append_event, read_events
+from cpr_operator.cluster.local.object_files import EVENTS_FILE, EventLine, append_event, read_events
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cpr_operator.cluster.protocol import Event
 

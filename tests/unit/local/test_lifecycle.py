@@ -222,7 +222,7 @@ async def test_processes_end_with_the_cluster(tmp_path: Path) -> None:
 async def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     program = f"""
 import asyncio, random, time, sys, pathlib
-from cpr_operator.cluster.local.pod import PodProcess
+from cpr_operator.cluster.local.pod_process import PodProcess
 async def main():
     await PodProcess.start(({sys.executable!r}, "-c", "import time; time.sleep(600)", "marked-{tmp_path.name}"), {{}},
                            pathlib.Path({str(tmp_path / "log")!r}))

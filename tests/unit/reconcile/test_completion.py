@@ -8,10 +8,10 @@ import pytest
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, BestModel, Phase
 from cpr_operator.failures import Failure, Kind
+from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.completion import succeed, with_late_shards_lost
-from cpr_operator.reconcile.lifecycle import TRANSITIONS
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.reports import apply_reports
+from cpr_operator.reconcile.phases import TRANSITIONS
 from cpr_operator.reconcile.types import Done, Fact, Lost, NoPod, ReconcileState
 from simulation.control_plane.run import input_in_mid_training
 from simulation.control_plane.workload import BATCH, TOTAL

@@ -9,16 +9,16 @@ import pytest
 
 from cpr_contract.choices import ReplayPolicy
 from cpr_contract.reports import Problem, TrainerState
+from cpr_operator.api.cprjob import Redundancy
 from cpr_operator.api.sizes import recoverable
-from cpr_operator.api.spec import Redundancy
 from cpr_operator.api.status import FailureRecord
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
+from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.conditions import snapshots
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_decision import recovery_input
-from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.types import Lost, ReconcileInput
 from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, ShardGrant
 from cpr_trainer.parity.coding import Ring

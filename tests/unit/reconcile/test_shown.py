@@ -21,9 +21,9 @@ from cpr_operator.api.status import (
     Trainer,
 )
 from cpr_operator.api.validate import parse_spec
+from cpr_operator.reconcile.apply_reports import restorable, with_anchor
 from cpr_operator.reconcile.completion import result_of, with_termination_message
 from cpr_operator.reconcile.effects import with_shown
-from cpr_operator.reconcile.reports import restorable, with_anchor
 from cpr_operator.reconcile.types import Done
 from simulation.control_plane.workload import spec
 

@@ -12,8 +12,8 @@ from cpr_contract.codec import from_json, unpack
 from cpr_contract.reports import TrainerState
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.status import SparseUpdatesMode
+from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.reports import apply_reports
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import Simulation, input_in_mid_training
 from simulation.control_plane.workload import Scenario, spec

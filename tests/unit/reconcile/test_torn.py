@@ -9,10 +9,10 @@ from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerState
 from cpr_operator.api.progress_status import HeldOut
 from cpr_operator.api.status import Anchor
 from cpr_operator.reconcile import reconcile
+from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.polling import recorded_in
 from cpr_operator.reconcile.recover import apply_rollback
-from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.types import ReconcileInput, Report
 from cpr_operator.recovery.decide import RollBack
 from simulation.control_plane.run import input_in_mid_training

@@ -10,9 +10,9 @@ from cpr_contract.spec import MEASURED, JobSpec
 from cpr_operator.api.frozen_settings import worker_count
 from cpr_operator.api.status import Runtime, WorkerCount
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.reconcile.lifecycle import runtime
+from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.reports import apply_reports
+from cpr_operator.reconcile.phases import runtime
 from cpr_operator.reconcile.types import ReconcileInput
 from simulation.control_plane.run import input_in_mid_training
 from support.documents import edited

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
 from cpr_contract.codec import from_json
+from cpr_contract.file_uris import page_url
 from cpr_contract.reports import RECORDED_HEADER, Deleted, ExitCode, HeldOutScores, Problem, Result, SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_contract.trace import TracedStep
-from cpr_contract.uris import page_url
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
 from cpr_trainer.runtime import StatusServer, end_with, exit_code, problem_of, stop_on_sigterm

@@ -17,7 +17,7 @@ from cpr_contract.model import FeatureSpec, TableSpec
 from cpr_contract.requests import PROGRAMS
 from cpr_contract.spec import ColumnsSpec, DataSpec, JobSpec
 from cpr_trainer.embedding.bags import FeatureLayout
-from cpr_trainer.embedding.features import Features, Jagged
+from cpr_trainer.embedding.feature_vectors import Features, Jagged
 from cpr_trainer.errors import ModelError
 from cpr_trainer.export.model_folder import transform_of
 from cpr_trainer.export.program import write_network

@@ -14,9 +14,9 @@ from pyarrow import fs
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.data.open import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, Uris, protocol
+from cpr_trainer.store import CredentialsRefusedError, StoreUnreachableError, Uris, interface
 from cpr_trainer.store.arrow_data import ArrowData, connect
-from cpr_trainer.store.protocol import MissingError
+from cpr_trainer.store.interface import MissingError
 from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, write
 
 LAKE = "gs://lake"
@@ -50,7 +50,7 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def lake(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Uris:
-    monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(interface, "_FIRST_PAUSE_S", 0.001)
     uris = Uris(StoreSpec("file:///nowhere", None, "bucket", ""))
     uris._arrow = ArrowData(disk)  # a cached property
     return uris

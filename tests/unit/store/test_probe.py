@@ -22,7 +22,7 @@ from cpr_trainer.store import (
     StoreUnreachableError,
     StoreUnsuitableError,
     checksum,
-    protocol,
+    interface,
 )
 from cpr_trainer.store import probe as probe_module
 from cpr_trainer.store.connection import CHECKSUM, Upload, checksum_header
@@ -134,7 +134,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(interface, "_FIRST_PAUSE_S", 0.001)
 
 
 def test_server_with_all_abilities_passes(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cpr_trainer.store import StoreBusyError, StoreError, StoreFullError, StoreUnreachableError
-from cpr_trainer.store.protocol import retry_unreachable
+from cpr_trainer.store.interface import retry_unreachable
 
 
 class Flaky:

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from torchx.specs import AppDef, AppState, Resource, Role
 
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.crd import structural
 from cpr_operator.api.member_status import ShardPhase, TrainerPhase
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.client import Job
 from cpr_operator.torchx.app_state import METADATA_FIELDS, REPLICA_STATES, STATES, response, state

@@ -14,7 +14,7 @@ from cpr_contract.manifests import DenseManifest, ManifestRef, Part, RestoreReco
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Point, PointKind, Verification
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
-from cpr_trainer.checkpoint.format.names import SaveName, committed_in, is_restore_record, parse_save, place_of
+from cpr_trainer.checkpoint.format.keys import SaveName, committed_in, is_restore_record, parse_save, place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.embedding.optimizers import state_widths
 from cpr_trainer.embedding.placement import Placement, layout_hash

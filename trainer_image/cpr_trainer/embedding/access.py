@@ -17,7 +17,7 @@ from torch.nn.functional import embedding_bag
 
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.bags import Bags, FeatureLayout
-from cpr_trainer.embedding.features import Features, Jagged
+from cpr_trainer.embedding.feature_vectors import Features, Jagged
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 
 #: Vectors of unique rows, or their gradients: [u, D]; of several dims one for each band, [u_b, D_b].

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_contract.requests import ExportRequest
 from cpr_contract.spec import StoreSpec
-from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.export.model_folder import export_model
 from cpr_trainer.runtime import BadSpecError, read_job, store_access
 from cpr_trainer.store import Store, in_parallel, open_store

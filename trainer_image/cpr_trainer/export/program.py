@@ -18,7 +18,7 @@ from cpr_contract.choices import ExportFormat
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import PROGRAMS
 from cpr_trainer.embedding.bags import FeatureLayout
-from cpr_trainer.embedding.features import Features, Jagged
+from cpr_trainer.embedding.feature_vectors import Features, Jagged
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import DLRM, traced
 from cprjob_serving.transform import Transform

@@ -35,7 +35,7 @@ from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
 from cpr_trainer.checkpoint.format.documents import exists
-from cpr_trainer.checkpoint.format.names import part_name
+from cpr_trainer.checkpoint.format.keys import part_name
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement, layout_hash

@@ -25,7 +25,7 @@ import safetensors
 import torch
 from torch import Tensor
 
-from cpr_contract.uris import is_file_uri, path_of
+from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.importing.checkpoint_index import IndexedTensor, Part
 from cpr_trainer.importing.isolated import IsolatedReader, UnreadableError, isolated_reader

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.model import ModelSpec
-from cpr_trainer.embedding.features import Features
+from cpr_trainer.embedding.feature_vectors import Features
 
 #: A network's embeddings, see `cpr_trainer.embedding.access`.
 Embedded = Tensor | tuple[Tensor, ...] | Features

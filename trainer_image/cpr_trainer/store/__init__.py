@@ -6,12 +6,12 @@ from pathlib import Path
 
 from minio.helpers import check_bucket_name
 
+from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_contract.spec import StoreSpec
-from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.data_files import Version
 from cpr_trainer.store.folder import FolderStore
-from cpr_trainer.store.protocol import (
+from cpr_trainer.store.interface import (
     BucketMissingError,
     ChangedError,
     CredentialsRefusedError,

@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.data_files import CHANGED_REMEDY, SeekableStream, Version
-from cpr_trainer.store.protocol import CredentialsRefusedError, MissingError, StoreUnreachableError, retried
+from cpr_trainer.store.interface import CredentialsRefusedError, MissingError, StoreUnreachableError, retried
 
 GOOGLE, AZURE, HADOOP = "gs://", "abfss://", "hdfs://"
 #: Time for which the client of Google retries. Callers handle longer outages.

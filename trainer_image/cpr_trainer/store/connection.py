@@ -21,7 +21,7 @@ from minio.helpers import BaseURL
 from minio.signer import sign_v4_s3
 
 from cpr_contract.spec import EndpointSpec
-from cpr_trainer.store.protocol import JOBS_STORE, CredentialsRefusedError
+from cpr_trainer.store.interface import JOBS_STORE, CredentialsRefusedError
 from cpr_trainer.store.responses import SUCCESS_STATUS, Request, document, read_error, released
 from cpr_trainer.store.transfers import Throttle, size_of, slices
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from cpr_trainer.store.protocol import (
+from cpr_trainer.store.interface import (
     CredentialsRefusedError,
     Entry,
     ExistsError,

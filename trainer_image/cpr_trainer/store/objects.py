@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import urllib3
 
 from cpr_trainer.store.connection import Connection, Upload
-from cpr_trainer.store.protocol import Entry, Received, StoreUnreachableError, StoreUnsuitableError
+from cpr_trainer.store.interface import Entry, Received, StoreUnreachableError, StoreUnsuitableError
 from cpr_trainer.store.responses import SUITABLE, Request, document, error_response, length_of, released, store_error
 from cpr_trainer.store.transfers import SLICE_BYTES, extended, size_of, slices
 

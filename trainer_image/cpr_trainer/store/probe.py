@@ -16,8 +16,7 @@ from functools import partial
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import CHECKSUM, IF_ABSENT, Connection, Upload, checksum_header
 from cpr_trainer.store.data_files import Version
-from cpr_trainer.store.objects import delete_objects, download, list_objects, upload
-from cpr_trainer.store.protocol import (
+from cpr_trainer.store.interface import (
     CredentialsRefusedError,
     ExistsError,
     StoreError,
@@ -25,6 +24,7 @@ from cpr_trainer.store.protocol import (
     StoreUnsuitableError,
     retried,
 )
+from cpr_trainer.store.objects import delete_objects, download, list_objects, upload
 from cpr_trainer.store.responses import SUITABLE, UNKNOWN_HEADERS, translated
 from cpr_trainer.store.s3_data import open_object
 from cpr_trainer.store.transfers import checksum, flat, in_parallel

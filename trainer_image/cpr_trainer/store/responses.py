@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import urllib3
 
 from cpr_trainer.errors import printable
-from cpr_trainer.store.protocol import (
+from cpr_trainer.store.interface import (
     BucketMissingError,
     ChangedError,
     CredentialsRefusedError,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from cpr_trainer.store.connection import IF_ABSENT, Connection, Upload, checksum_header
+from cpr_trainer.store.interface import Entry, ExistsError, MissingError, Received, retried
 from cpr_trainer.store.objects import delete_objects, download, download_into, list_objects, upload
 from cpr_trainer.store.probe import probe
-from cpr_trainer.store.protocol import Entry, ExistsError, MissingError, Received, retried
 from cpr_trainer.store.responses import translated
 from cpr_trainer.store.transfers import Buffer, Throttle, checksum, flat
 

@@ -12,14 +12,14 @@ import urllib3
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import Connection
 from cpr_trainer.store.data_files import CHANGED_REMEDY, SeekableStream, Version
-from cpr_trainer.store.objects import list_objects
-from cpr_trainer.store.protocol import (
+from cpr_trainer.store.interface import (
     BucketMissingError,
     ChangedError,
     MissingError,
     StoreUnsuitableError,
     retried,
 )
+from cpr_trainer.store.objects import list_objects
 from cpr_trainer.store.responses import SUITABLE, length_of, released, translated
 from cpr_trainer.store.transfers import SLICE_BYTES
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
+from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_contract.spec import EndpointSpec
-from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.data_files import CHANGED_REMEDY, DataStore, Version, version_of
-from cpr_trainer.store.protocol import (
+from cpr_trainer.store.interface import (
     JOBS_STORE,
     BucketMissingError,
     CredentialsRefusedError,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import AnyAccess, Embeddings, Rows, map_rows, single_tensor
-from cpr_trainer.embedding.features import Features
+from cpr_trainer.embedding.feature_vectors import Features
 from cpr_trainer.errors import DivergedError, ModelError
 from cpr_trainer.model.entrypoint import gradients, loss_share, set_training, start
 from cpr_trainer.model.replica import DenseReplica

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 import numpy as np
 from minio import Minio
 
+from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_contract.spec import StoreSpec
-from cpr_contract.uris import is_file_uri, path_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard

@@ -19,7 +19,7 @@ from cpr_operator.cli.report import (
     trained,
     workers_of,
 )
-from cpr_operator.cluster.local.objects import EventLine
+from cpr_operator.cluster.local.object_files import EventLine
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.effects import point
 

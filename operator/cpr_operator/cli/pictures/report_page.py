@@ -20,7 +20,7 @@ from cpr_operator.cli.command_options import check_file
 from cpr_operator.cli.pictures.charts import charts
 from cpr_operator.cli.pictures.job_report import JobReport, facts, job_report, tables
 from cpr_operator.cli.report import clock, failure_reason
-from cpr_operator.cluster.local.objects import EventLine
+from cpr_operator.cluster.local.object_files import EventLine
 
 if TYPE_CHECKING:
     from cpr_operator.client import Event

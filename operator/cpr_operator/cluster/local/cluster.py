@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, Self
 
 from cpr_contract import env
 from cpr_operator.api.base import format_time
-from cpr_operator.cluster.local.objects import AppliedObjects, ObjectFiles, append_event, write_atomically
-from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_manifest
+from cpr_operator.cluster.local.object_files import AppliedObjects, ObjectFiles, append_event, write_atomically
 from cpr_operator.cluster.local.pod_folder import PodFolder, PortBlocks
+from cpr_operator.cluster.local.pod_process import DEFAULT_GRACE_S, LocalPod, check_manifest
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,

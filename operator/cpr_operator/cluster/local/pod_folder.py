@@ -15,7 +15,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.quantities import main_container
-from cpr_operator.cluster.local.objects import write_atomically
+from cpr_operator.cluster.local.object_files import write_atomically
 from cpr_operator.cluster.protocol import RefusedError, UnavailableError
 
 LOOPBACK = "127.0.0.1"

@@ -31,7 +31,7 @@ from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.anchor.retention import Retention
 from cpr_trainer.checkpoint.format.documents import DamagedError, exists, read_shard_manifest, write_once
-from cpr_trainer.checkpoint.format.names import part_name, place_of
+from cpr_trainer.checkpoint.format.keys import part_name, place_of
 from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, restore_frozen, write_vocabularies
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of

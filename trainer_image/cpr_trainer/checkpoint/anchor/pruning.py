@@ -10,7 +10,7 @@ from time import monotonic
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
-from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_of_anchor, parse_save, part_name, place_of
+from cpr_trainer.checkpoint.format.keys import SaveName, committed_in, dense_of_anchor, parse_save, part_name, place_of
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
 #: Listing this many objects after every anchor is cheap: at most a second of computing.

@@ -33,7 +33,7 @@ from cpr_contract.manifests import (
     step_folder,
 )
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.names import place_of
+from cpr_trainer.checkpoint.format.keys import place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import ExistsError, MissingError, Store, in_parallel

@@ -41,7 +41,7 @@ from cpr_trainer.checkpoint.format.documents import (
     read_document,
     write_once,
 )
-from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, place_of, restore_record_key
+from cpr_trainer.checkpoint.format.keys import claims_prefix, committed_in, place_of, restore_record_key
 from cpr_trainer.store import ExistsError, MissingError, Store
 from cprjob_serving.vocabulary import Vocabulary
 

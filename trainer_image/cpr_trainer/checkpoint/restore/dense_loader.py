@@ -12,7 +12,7 @@ from cpr_contract.manifests import DenseManifest, ManifestRef, Ranges, dense_pre
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_manifest, read_part
-from cpr_trainer.checkpoint.format.names import committed_in
+from cpr_trainer.checkpoint.format.keys import committed_in
 from cpr_trainer.checkpoint.restore.lineage import Candidate, dense_lineage, dense_start
 from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.store import Store

@@ -15,7 +15,7 @@ from cpr_contract.manifests import ManifestRef, RestoreRecord
 from cpr_contract.roster import AnchorRef, ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.checkpoint.format.names import SaveName, committed_in, parse_save, restore_records_in, shard_folder
+from cpr_trainer.checkpoint.format.keys import SaveName, committed_in, parse_save, restore_records_in, shard_folder
 from cpr_trainer.checkpoint.format.records import (
     check_fits,
     read_anchor_manifest,

@@ -18,7 +18,7 @@ from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.checkpoint.format.names import parse_save, shard_folder
+from cpr_trainer.checkpoint.format.keys import parse_save, shard_folder
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.format.records import claim, write_restore_record
 from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
@@ -27,7 +27,7 @@ from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.runtime import backoff, problem_of, retry
 from cpr_trainer.store import Store, StoreError
-from cpr_trainer.store.protocol import ExistsError
+from cpr_trainer.store.interface import ExistsError
 
 _LOG = logging.getLogger(__name__)
 

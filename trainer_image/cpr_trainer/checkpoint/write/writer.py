@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from cpr_contract.manifests import ManifestRef, Part, RestoreRecord, ShardManifest
 from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
-from cpr_trainer.checkpoint.format.names import part_name, place_of
+from cpr_trainer.checkpoint.format.keys import part_name, place_of
 from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
 from cpr_trainer.checkpoint.format.quantise import encode_rows
 from cpr_trainer.checkpoint.format.records import check_claims, rewrite_restore_record

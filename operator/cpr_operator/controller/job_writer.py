@@ -28,9 +28,9 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller.cache import JobCache
+from cpr_operator.controller.job_reader import UnreadableJobError
 from cpr_operator.controller.priority import status_pause_s, status_priority
 from cpr_operator.controller.quota import change_workload
-from cpr_operator.controller.reader import UnreadableJobError
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.rosters import Rosters, is_supported, version_of
 from cpr_operator.reconcile import Job, Outcome, ReconcileInput

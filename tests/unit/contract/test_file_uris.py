@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.file_uris import path_of
 from cpr_contract.spec import StoreSpec
-from cpr_contract.uris import path_of
 from cpr_operator.cli.document import read_job
 from cpr_trainer.export.main import open_uri
 from cpr_trainer.store import Uris, open_store

@@ -12,7 +12,7 @@ from torch import Tensor
 from cpr_contract.model import ModelSpec
 from cpr_trainer.embedding.access import FeatureAccess, as_rows, find_access
 from cpr_trainer.embedding.bags import Column
-from cpr_trainer.embedding.features import Features, Jagged
+from cpr_trainer.embedding.feature_vectors import Features, Jagged
 from cpr_trainer.embedding.placement import Placement
 from support.feature_data import FEATURES, bags_of, columns_of_bags, model_of_features
 

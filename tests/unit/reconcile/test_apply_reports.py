@@ -8,8 +8,8 @@ from cpr_contract.reports import BestEvaluation, HeldOutScores, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_operator.api.status import Anchor, BestModel, Fork, HeldOut, Status
 from cpr_operator.ledger import union
+from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
-from cpr_operator.reconcile.reports import apply_reports
 from cpr_operator.reconcile.types import ReconcileInput
 from simulation.control_plane.run import input_in_mid_training
 from support.reconcile_inputs import with_report, with_status

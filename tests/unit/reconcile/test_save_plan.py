@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.status import Counters, Ledger, Plan, Policy, Shard, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
-from cpr_operator.reconcile.plan import plan_events, planned
+from cpr_operator.reconcile.save_plan import plan_events, planned
 from cpr_operator.recovery.account import account_of, with_account
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import Simulation

@@ -9,8 +9,8 @@ from typing import cast
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.member_status import ShardPhase
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import (
     MAX_ANCHORS,
     Anchor,
@@ -35,7 +35,7 @@ from cpr_operator.reconcile.observe import (
     on_lineage,
     takes_part,
 )
-from cpr_operator.reconcile.plan import after_replay, after_report, with_reported_settings
+from cpr_operator.reconcile.save_plan import after_replay, after_report, with_reported_settings
 from cpr_operator.reconcile.types import Active, Done, EventReason, Fact, Lost, ReconcileState, Terminating
 from cpr_operator.recovery.account import account_of, with_account
 

@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cpr_contract.codec import pack, to_json
+from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counters, Fork, Member, Phase, Runtime, Shard, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.rosters import next_version, unsupported_version, version_of
+from cpr_operator.reconcile.apply_reports import with_total
 from cpr_operator.reconcile.completion import fail
 from cpr_operator.reconcile.conditions import ConditionUpdate, listed, not_started, set_conditions
 from cpr_operator.reconcile.effects import outcome
 from cpr_operator.reconcile.kueue import quota_of
 from cpr_operator.reconcile.members import replacement
 from cpr_operator.reconcile.observe import AT_WORK, is_settled
-from cpr_operator.reconcile.plan import planned
-from cpr_operator.reconcile.reports import with_total
 from cpr_operator.reconcile.restore_source import RestoreSource
+from cpr_operator.reconcile.save_plan import planned
 from cpr_operator.reconcile.types import (
     Active,
     AdmissionGate,
