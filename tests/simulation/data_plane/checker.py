@@ -19,13 +19,16 @@ from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, order_of
+from simulation.data_plane.calm import UNKNOWN, CalmRun
 from simulation.data_plane.pods import ShardPod
+from simulation.data_plane.suspension import Suspension
 from simulation.data_plane.workload import Workload
 from support.parity_ring import same
 
 if TYPE_CHECKING:
     from simulation.data_plane.cluster import Cluster
-    from simulation.data_plane.trainers import Trainer, TrainerPod
+    from simulation.data_plane.trainer_pods import TrainerPod
+    from simulation.data_plane.trainers import Trainer
 
 #: A rank and one of its steps.
 Push = tuple[int, int]
@@ -72,6 +75,7 @@ class Checker:
         #: of a dead trainer are not among them: its successor pushes them again while others continue.
         self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, set[int]]] = defaultdict(dict)
         self._due: dict[int, list[list[Due]]] = {}
+        self._calm = CalmRun(self._workload)
         self.late_reads: list[LateRead] = []
 
     def before_read(self, trainer: Trainer) -> None:
@@ -135,7 +139,10 @@ class Checker:
             assert service.progress is not None
             assert set(service.progress.applied) == {self._workload.last_step}
             missing[pod.index] = self.missing_of(pod, service)
-            self._check_save(pod)
+            self._check_save(pod, self._workload.last_step)
+        for trainer in self._cluster.trainers:
+            assert trainer.trainer is not None
+            self._check_dense(trainer.trainer.done, trainer.trainer.dense, missing)
         # Pushes that are repeated at the end, where memory or a save is missing, come rank by rank; no barrier follows.
         buffered = self._workload.job.replay.enabled and not self._cluster.damaged
         for seen in self.late_reads:
@@ -143,6 +150,23 @@ class Checker:
                 unseen = seen.missed - missing[seen.shard]
                 assert not unseen, f"{seen.what} without {sorted(unseen)}"
         return missing
+
+    def check_stopped(self, stop: Suspension) -> None:
+        """Check the saves of a job that has stopped: they are those of one step on all members if there is an anchor.
+
+        There is one, unless a shard or the leader was lost.
+        """
+        step, dense = self._cluster.dense_save
+        missing = {pod.index: self._check_save(pod, stop.anchor) for pod in self._cluster.newest}
+        if stop.anchor:
+            assert step == stop.anchor, f"the dense state is of step {step}, the anchor of step {stop.anchor}"
+            self._check_dense(step, dense, missing)
+        assert stop.anchor or stop.disturbed or not self._workload.job.per_step, "a job stopped without an anchor"
+
+    def _check_dense(self, step: int, dense: int, missing: dict[int, set[Push]]) -> None:
+        """A dense state has the bits of a calm run, unless it was lost, or rows lack pushes."""
+        if self._workload.job.per_step and dense != UNKNOWN and not any(missing.values()):
+            assert dense == self._calm.dense(step), f"the dense state of step {step} is not that of a calm run"
 
     def check_parity(self) -> None:
         """At rest the parity that a shard keeps is the XOR of its stripe."""
@@ -199,8 +223,11 @@ class Checker:
         if len(reported) < MAX_PARTIAL_BATCHES:
             assert reported <= missing, f"{who} has {sorted(reported - missing)}, and reported {lost}"
 
-    def _check_save(self, pod: ShardPod) -> None:
-        """The newest save of a shard verifies, unless it was damaged, and has the rows that the shard has."""
+    def _check_save(self, pod: ShardPod, step: int) -> set[Push]:
+        """Return the pushes that the newest save of a shard lacks, and reports.
+
+        It verifies, unless it was damaged. It is of this step; 0: of any.
+        """
         cluster, job = self._cluster, self._workload.job
         roster = pod.roster
         store = cluster.store.without_faults()
@@ -211,13 +238,15 @@ class Checker:
             restored = load_shard(store, newest, local)
         except DamagedError:
             if cluster.damaged:
-                return
+                return set()
             raise
-        if not cluster.damaged:
-            assert restored.step == self._workload.last_step, f"the newest save of {pod.host} is {newest}"
-        if restored.step:
-            missing = self._missing_in(local.arena.rows, pod.index, restored.applied, newest.key)
-            self._check_reported(restored.lost, missing, restored.applied, newest.key)
+        if step and not cluster.damaged:
+            assert set(restored.applied) == {step}, f"the newest save of {pod.host} is {newest}"
+        if not restored.step:
+            return set()
+        missing = self._missing_in(local.arena.rows, pod.index, restored.applied, newest.key)
+        self._check_reported(restored.lost, missing, restored.applied, newest.key)
+        return missing
 
     def _due_of(self, pod: TrainerPod, reader: Trainer, shard: int, incarnation: int) -> Due:
         by = self._acknowledged[reader.generation, shard, pod]

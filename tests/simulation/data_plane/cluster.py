@@ -14,7 +14,9 @@ from cpr_trainer.shard import main
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.service import Service
 from simulation.data_plane.checker import Checker
+from simulation.data_plane.calm import FIRST
 from simulation.data_plane.clock import Process, Scheduler
+from simulation.data_plane.groups import Group
 from simulation.data_plane.network import Network
 from simulation.data_plane.operator_stub import OperatorStub
 from simulation.data_plane.patches import patched
@@ -22,14 +24,16 @@ from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.probes import probes_installed
 from simulation.data_plane.signals import Kernel
 from simulation.data_plane.storage import SimulatedStore
-from simulation.data_plane.trainers import Group, TrainerPod
+from simulation.data_plane.suspension import Suspension
+from simulation.data_plane.trainer_pods import TrainerPod
 from simulation.data_plane.workload import Workload
 
 
 class Cluster:
     """`probes` counts rare states. `newest` are the pods of the shards now, `pods` all that ever were.
 
-    `armed`: processes that are killed after a number of lines. `damaged`: an object of the store was.
+    `armed`: processes that are killed after a number of lines. `damaged`: an object of the store was. `dense_save`: the
+    newest save of a dense state, and its step. `lossy`: copies of pushes were lost while the job stopped.
     """
 
     def __init__(self, seed: int, alter: Callable[[Workload], Workload] = lambda workload: workload) -> None:
@@ -49,7 +53,9 @@ class Cluster:
         self.services: dict[Process | None, Service] = {}
         self.redundancies: dict[Process | None, Redundancy] = {}
         self.armed: dict[Process, int] = {}
-        self.damaged = False
+        self.damaged = self.lossy = False
+        self.dense_save = 0, FIRST
+        self.suspension = Suspension(self)
         self.operator = OperatorStub(self)
         self.checker: Checker
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from simulation.data_plane.network import Socket
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.probes import MOST_LINES
+from simulation.data_plane.trainer_pods import TrainerPod
 
 if TYPE_CHECKING:
     from simulation.data_plane.cluster import Cluster
@@ -35,10 +36,13 @@ class Failpoints:
         *("store_down", "store_slow", "store_forgetful"),
         "drain",
         "kill_trainer_process",
+        "stop_job",
     )
-    DESTRUCTIVE = ("kill_trainer", "kill_in_push", "damage", "roll_back")
+    DESTRUCTIVE = ("kill_trainer", "kill_in_push", "drain_trainer", "kill_in_stop", "kill_at_end", "damage", "roll_back")
     #: Beside these a lost trainer takes no copy along if shards merge steps.
-    WITHOUT_SHARDS = frozenset({"kill_trainer", "kill_in_push", "kill_trainer_process", "reset", "clog"})
+    WITHOUT_SHARDS = frozenset(
+        {"kill_trainer", "kill_in_push", "kill_trainer_process", "drain_trainer", "stop_job", "reset", "clog"}
+    )
 
     def __init__(self, cluster: Cluster, *, recoverable: bool) -> None:
         self._cluster, self._network, self._scheduler = cluster, cluster.network, cluster.scheduler
@@ -51,10 +55,11 @@ class Failpoints:
         self._weights = [self._rng.choice((0, 1, 1, 4)) for _ in self._kinds]
         if cluster.workload.faults or not any(self._weights):
             self._weights = [1] * len(self._kinds)
+        self._end = 0.0
 
     def inject_until(self, end: float, mean_s: float) -> None:
         """Inject a fault from time to time."""
-        when = self._scheduler.now + self._rng.expovariate(1 / mean_s)
+        when, self._end = self._scheduler.now + self._rng.expovariate(1 / mean_s), end
         if when < end:
             self._scheduler.at(when, lambda: self._inject(end, mean_s))
 
@@ -91,7 +96,7 @@ class Failpoints:
         return self._scheduler.now + self._rng.choice(seconds)
 
     def _some_hosts(self) -> list[str]:
-        hosts = [pod.host for pod in self._shards] + [each.host for each in self._cluster.trainers if not each.dead]
+        hosts = [pod.host for pod in self._shards] + [each.host for each in self._trainers]
         return self._rng.sample(hosts, len(hosts))
 
     # --- shards
@@ -217,21 +222,53 @@ class Failpoints:
             self._note("a trainer's process was killed")
             self._rng.choice(resumable).kill_process()
 
+    @property
+    def _trainers(self) -> list[TrainerPod]:
+        return [each for each in self._cluster.trainers if not each.dead]
+
     def kill_trainer(self) -> None:
-        living = [each for each in self._cluster.trainers if not each.dead]
-        if living:
+        if living := self._trainers:
             self._note("a trainer's pod was killed")
             self._rng.choice(living).kill()
 
+    def drain_trainer(self) -> None:
+        if living := self._trainers:
+            self._note("a trainer was drained")
+            self._rng.choice(living).drain()
+
     def kill_in_push(self) -> None:
         """Clog the path from a trainer to a shard, and then kill the trainer: its push has come to other shards."""
-        living = [each for each in self._cluster.trainers if not each.dead]
+        living = self._trainers
         if living and self._shards:
             self._note("a trainer's pod was killed while its path to a shard was clogged")
             trainer, pod = self._rng.choice(living), self._rng.choice(self._shards)
             self._network.clog(trainer.host, pod.host, self._scheduler.now + 1.0)
             self._scheduler.after(self._rng.uniform(0.05, 0.9), trainer.kill)
 
+    def stop_job(self) -> None:
+        """Stop the job; it resumes once all members have ended."""
+        self._cluster.suspension.begin()
+
+    def kill_in_stop(self) -> None:
+        """Stop the job, and kill a member or two shortly before, during or after the stop."""
+        now = self._scheduler.now
+        for _ in range(self._rng.choice((1, 1, 2))):
+            kill = self._rng.choice((self.kill_trainer, self.kill_trainer, self.kill_shard, self.kill_server))
+            self._scheduler.at(now + self._rng.uniform(0.0, 1.5), kill)
+        self._scheduler.at(now + self._rng.uniform(0.2, 0.8), self.stop_job)
+
+    def kill_at_end(self) -> None:
+        """Kill a member, or stop the job, once a trainer is about to complete the last step."""
+        near = self._cluster.workload.last_step - 1
+        if any(each.trainer and each.trainer.done >= near for each in self._trainers):
+            delay_s = self._rng.uniform(0.0, 2 * self._cluster.workload.step_s)
+            fault = self._rng.choice((self.kill_trainer, self.kill_shard, self.stop_job, self.drain_trainer))
+            self._note("a member was lost in the last step")
+            self._scheduler.after(delay_s, fault)
+        elif self._scheduler.now < self._end:
+            self._scheduler.after(0.02, self.kill_at_end)
+
     def roll_back(self) -> None:
-        self._note("the job was rolled back")
-        self._cluster.operator.roll_back()
+        if not self._cluster.suspension.stops_trainers:
+            self._note("the job was rolled back")
+            self._cluster.operator.roll_back()

@@ -15,8 +15,9 @@ from cpr_contract.reports import ExitCode, ShardState
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.parity.coding import Ring
+from simulation.data_plane.calm import FIRST
 from simulation.data_plane.pods import ShardPod
-from simulation.data_plane.trainers import TrainerPod
+from simulation.data_plane.trainer_pods import TrainerPod
 from support.parity_ring import needed
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class OperatorStub:
         self._roster = 0
         self._group = 1
         self.generation = 1
+        self.leader = 0
         self._floors = [0] * cluster.workload.job.shards
         self._saved = [0] * cluster.workload.job.shards  # the samples of the newest save that a shard reported
         self._waiting: set[ShardPod | TrainerPod] = set()
@@ -65,6 +67,23 @@ class OperatorStub:
         self.generation += 1
         self._floors = [0] * len(self._floors)
         self._saved = [0] * len(self._saved)
+        self._cluster.dense_save = 0, FIRST
+        self.publish_rosters()
+
+    def resume(self) -> None:
+        """Give a stopped job new members, with the saves of those before them."""
+        cluster = self._cluster
+        for pod in cluster.newest:
+            saved = self._saved[pod.index]
+            self._floors[pod.index] = saved if pod.flushed is None else pod.flushed.samples
+        self._group += 1
+        self._roster += 1
+        self._waiting.clear()
+        numbers = [pod.incarnation + 1 for pod in cluster.newest]
+        cluster.newest = [ShardPod(cluster, self._shard_roster(i, number, number)) for i, number in enumerate(numbers)]
+        cluster.pods += cluster.newest
+        before = cluster.trainers
+        cluster.trainers = [TrainerPod(cluster, self._trainer_roster(t.rank, t.incarnation + 1)) for t in before]
         self.publish_rosters()
 
     def replace_live(self, pod: ShardPod) -> None:
@@ -83,6 +102,10 @@ class OperatorStub:
 
     def _poll(self) -> None:
         cluster = self._cluster
+        if cluster.suspension.stops_trainers:
+            cluster.suspension.poll()
+            cluster.scheduler.after(_POLL_S, self._poll)
+            return
         changed = False
         for index, pod in enumerate(cluster.newest):
             report = pod.report if cluster.network.reaches(pod.host, "operator") else None
@@ -121,7 +144,8 @@ class OperatorStub:
 
     def _replace_shard(self, index: int, pod: ShardPod) -> None:
         cluster = self._cluster
-        if cluster.newest[index] is not pod:
+        if cluster.newest[index] is not pod or cluster.suspension.stops_trainers:
+            self._waiting.discard(pod)
             return
         self._floors[index] = self._floor_of(index, pod)
         if pod.code is None:
@@ -161,8 +185,13 @@ class OperatorStub:
 
     def _replace_trainer(self, pod: TrainerPod) -> None:
         cluster = self._cluster
+        if cluster.trainers[pod.rank] is not pod or cluster.suspension.stops_trainers:
+            self._waiting.discard(pod)
+            return
         self._roster += 1
         self._group += 1
+        survivors = [each.rank for each in cluster.trainers if not each.dead]
+        self.leader = self.leader if self.leader in survivors or not survivors else min(survivors)
         cluster.probes["a trainer was replaced"] += 1
         cluster.trainers[pod.rank] = TrainerPod(cluster, self._trainer_roster(pod.rank, pod.incarnation + 1))
         self.publish_rosters()
@@ -183,6 +212,7 @@ class OperatorStub:
             incarnation=incarnation,
             newest_incarnation=newest,
             may_restore=True,
+            stop=cluster.suspension.stops_shards,
             floor_samples=self._floors[index],
             anchor=None,
             trainers=cluster.workload.job.trainers,
@@ -198,7 +228,8 @@ class OperatorStub:
             index=rank,
             incarnation=incarnation,
             newest_incarnation=incarnation,
-            leader=0,
+            leader=self.leader,
+            stop=cluster.suspension.stops_trainers,
             trainers=(),
             shards=tuple(pod.peer for pod in cluster.newest),
             anchor=None,

@@ -2,76 +2,47 @@
 
 As `trainer/loop.py` and `trainer/step.py` have it: wait for all ranks, push missing steps, then look up, agree, push,
 step after step, and at the end wait for the last cut. If shards merge steps, the push comes before the sum over
-trainers, and a commit after it.
+trainers, and a commit after it. Then a number stands for the dense state (`calm.py`).
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from cpr_contract.env import ROLE_TRAINER
-from cpr_contract.roster import TrainerRoster
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange import WINDOW, Exchange, ShardsUnavailableError
-from cpr_trainer.trainer.allreduce.group import missing_steps
+from cpr_trainer.trainer.allreduce.group import NO_STATE, missing_steps
 from cpr_trainer.trainer.save_coordinator import CutSchedule
-from simulation.data_plane.clock import Process, Scheduler
-from simulation.data_plane.network import close_all
+from simulation.data_plane.calm import UNKNOWN, dense_after, digest_of
+from simulation.data_plane.groups import GroupBrokenError
 from support.shard_job import KEY
 
-NO_STATE = -1
-
-
-class GroupBrokenError(Exception):
-    """A member is gone: all meet again."""
-
-
-class Group:
-    """All ranks of a job. `epoch` counts how often they fell apart."""
-
-    def __init__(self, scheduler: Scheduler, trainers: int) -> None:
-        self.epoch = 0
-        self._scheduler = scheduler
-        self._trainers = trainers
-        self._values: dict[tuple[int, str], dict[int, int]] = {}
-
-    def break_up(self) -> None:
-        """Let all meet again."""
-        self.epoch += 1
-        self._values.clear()
-
-    def agree(self, epoch: int, subject: str, rank: int, value: int, poll_interrupts: Callable[[], None]) -> int:
-        """Return the highest value of a subject, once every rank has sent its own. Raises GroupBrokenError."""
-        while True:
-            if self.epoch != epoch:
-                raise GroupBrokenError
-            values = self._values.setdefault((epoch, subject), {})
-            values[rank] = value
-            if len(values) == self._trainers:
-                return max(values.values())
-            poll_interrupts()
-            self._scheduler.sleep(self._scheduler.rng.uniform(0.0005, 0.003))
-
-
 if TYPE_CHECKING:
-    from simulation.data_plane.cluster import Cluster
+    from simulation.data_plane.trainer_pods import TrainerPod
 
 T = TypeVar("T")
 _SLICE_S = 0.05
 #: The filled part of the memory for pushes at which a save is due (`trainer/save_coordinator.py`).
 _FULL = 0.75
+#: How long a trainer that ends waits for shards, without and with a job that stops, and for the last cut
+#: (`trainer/loop.py`).
+_REPLAY_S, _REPLAY_STOP_S, _LEAST_CUT_S = 15.0, 30.0, 15.0
 
 
 class RolledBackError(Exception):
     """The newest roster is of another generation."""
+
+
+class TerminatedError(Exception):
+    """SIGTERM, or a roster that stops the job: save and end."""
 
 
 @dataclass
@@ -80,59 +51,9 @@ class ResumeState:
 
     generation: int
     done: int
+    dense: int
     pushed: int | None
     exchange_state: Ints
-
-
-class TrainerPod:
-    """One incarnation of a trainer: a process, and another one after it if it has a supervisor."""
-
-    def __init__(self, cluster: Cluster, roster: TrainerRoster) -> None:
-        self.cluster, self.roster = cluster, roster
-        self.rank, self.incarnation = roster.index, roster.incarnation
-        self.host = f"{ROLE_TRAINER}-{self.rank}-{self.incarnation}"
-        self.dead = False
-        self.finished = False
-        self.pushes = set[int]()  # the steps that this pod has pushed in the generation
-        self.trainer: Trainer | None = None
-        self.process: Process | None = None
-        self.resume: ResumeState | None = None
-        self.file = ResumeFile.new() if cluster.workload.supervised else None
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin a process."""
-        process = self.process = self.cluster.scheduler.process(f"process of {self.host}", self.host)
-        process.at_end += [lambda _status: close_all(self.cluster.network, process), lambda _status: self._ended()]
-        file = None if self.file is None else ResumeFile(self.file.descriptor)
-        self.trainer = None
-        self.cluster.scheduler.spawn(process, lambda: Trainer(self, file).run())
-
-    def give(self, roster: TrainerRoster) -> None:
-        if roster.counters.roster > self.roster.counters.roster:
-            self.roster = roster
-
-    def kill(self) -> None:
-        """Kill the pod."""
-        self.dead = True
-        self.kill_process()
-
-    def kill_process(self) -> None:
-        assert self.process is not None
-        self.cluster.scheduler.kill(self.process)
-
-    def close(self) -> None:
-        if self.file is not None:
-            os.close(self.file.descriptor)
-
-    def _ended(self) -> None:
-        self.cluster.group.break_up()
-        self.finished = False
-        if self.dead or self.resume is None:
-            self.dead = True
-            return
-        self.cluster.probes["a trainer restarted in its pod"] += 1
-        self.begin()
 
 
 class Trainer:
@@ -141,7 +62,7 @@ class Trainer:
     def __init__(self, pod: TrainerPod, file: ResumeFile | None) -> None:
         cluster = pod.cluster
         self.pod, self.cluster, self.workload, self.rank = pod, cluster, cluster.workload, pod.rank
-        self.done = NO_STATE
+        self.done, self.dense = NO_STATE, UNKNOWN
         self.pushed: int | None = None
         self.exchange = Exchange(
             self.workload.job,
@@ -167,9 +88,10 @@ class Trainer:
         return self._roster.counters.generation
 
     def run(self) -> None:
+        """Train to the end of the run; return only after SIGTERM, or once the job has stopped."""
         resume = self.pod.resume
         if resume is not None and resume.generation == self.generation:
-            self.done, self.pushed, self._resumed = resume.done, resume.pushed, True
+            self.done, self.dense, self.pushed, self._resumed = resume.done, resume.dense, resume.pushed, True
             self.exchange.resume(self.generation, resume.pushed or 0, resume.exchange_state)
         self.exchange.follow(self._roster)
         while True:
@@ -177,8 +99,12 @@ class Trainer:
                 self._serve(self.cluster.group.epoch)
             except GroupBrokenError:
                 continue
+            except TerminatedError:
+                self._flush()
+                return
             except RolledBackError:
                 self.done, self.pushed, self.pod.resume, self.pod.finished = NO_STATE, None, None, False
+                self.dense = UNKNOWN
                 self.pod.pushes.clear()
                 self._schedule, self._cut = CutSchedule(lambda _: self.workload.last_step), 0
 
@@ -198,13 +124,18 @@ class Trainer:
     def _meet(self, epoch: int) -> None:
         group, self._epoch = self.cluster.group, epoch
         self.poll_interrupts()
-        met = f"meet in {self.generation}"
-        done = group.agree(epoch, met, self.rank, self.done, self.poll_interrupts)
+        met, poll = f"meet in {self.generation}", self.poll_interrupts
+        states = group.gather(epoch, met, self.rank, (self.done, self.dense), poll)
+        done, dense = max(states)
+        assert all(state == (done, dense) for state in states if state[0] == done), f"members differ: {states}"
         if done == NO_STATE:
-            self._await_ready()
-            applied = max(0, *self.exchange.applied())
-            done = group.agree(epoch, f"{met}: go on after", self.rank, applied, self.poll_interrupts)
-        self.done = done
+            done, dense = max(group.gather(epoch, f"{met}: save", self.rank, self.cluster.dense_save, poll))
+            if done < self.workload.last_step:
+                self._await_ready()
+                applied = max(done, *self.exchange.applied())
+                reached = max(group.gather(epoch, f"{met}: go on after", self.rank, applied, poll))
+                done, dense = reached, dense if reached == done else UNKNOWN
+        self.done, self.dense = done, dense
         self._keep(self.exchange.resume_state())
         if self.workload.job.per_step:
             self.exchange.commit(done, self._cut)
@@ -230,22 +161,23 @@ class Trainer:
             self.exchange.commit(self.done, self._cut)
 
     def _step(self, epoch: int) -> None:
-        step, merges = self.done + 1, self.workload.job.per_step
-        self._fetch(step)
+        step, merges, group = self.done + 1, self.workload.job.per_step, self.cluster.group
+        read = self._fetch(step)
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, self.workload.step_s))
         if merges:
             self._push(step)
-        announced = self._announce(step) if self.rank == 0 else 0
-        self._cut = self.cluster.group.agree(epoch, f"step {step}", self.rank, announced, self.poll_interrupts)
+        announced = self._announce(step) if self.pod.leads else 0
+        self._cut = max(group.gather(epoch, f"step {step}", self.rank, announced, self.poll_interrupts))
+        dense = UNKNOWN
         if merges:
             self._await_received(step)
-        if merges:  # the sum over trainers begins once all are there, and ends on some although it fails on others
-            self.cluster.group.agree(epoch, f"sum of {step}", self.rank, 0, self.poll_interrupts)
+            # The sum over trainers begins once all are there, and ends on some although it fails on others.
+            dense = dense_after(self.dense, group.gather(epoch, f"sum of {step}", self.rank, read, self.poll_group))
         longest = self.cluster.rng.choice((0.002, 0.002, self.workload.step_s)) if merges else 0.002
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, longest))
-        if self.cluster.group.epoch != epoch:
+        if group.epoch != epoch:
             raise GroupBrokenError
-        self.done = step
+        self.done, self.dense = step, dense
         if merges:
             self._keep(self.exchange.resume_state())
             self.exchange.commit(step, self._cut)
@@ -294,19 +226,62 @@ class Trainer:
             )
             self.cluster.scheduler.sleep(_SLICE_S)
 
-    def _fetch(self, step: int) -> None:
-        """Look up the rows of a step."""
+    def _flush(self) -> None:
+        """After SIGTERM, or at the stop of the job: see `Loop.flush` in `trainer/loop.py`."""
+        cluster, stops, leads = self.cluster, self._roster.stop, self.pod.leads
+        cluster.group.break_up()
+        if self.workload.job.per_step and self.done != NO_STATE:
+            self.exchange.withdraw(self.done)
+            self.exchange.commit(self.done, self._cut, for_all=leads and stops)
+        settled = False
+        with suppress(RolledBackError):
+            settled = self._settle_within(_REPLAY_STOP_S if stops else _REPLAY_S)
+        if leads and self.done == NO_STATE:
+            cluster.suspension.disturbed |= stops
+        elif leads and self.generation == cluster.generation:
+            if settled and self.done and stops and self._last_cut():
+                cluster.suspension.anchor = self.done
+            cluster.dense_save = self.done, self.dense
+
+    def _settle_within(self, timeout_s: float) -> bool:
+        end = self.cluster.scheduler.now + timeout_s
+        while self.cluster.scheduler.now < end:
+            self._follow_roster()
+            try:
+                self.exchange.settle(_SLICE_S)
+            except ShardsUnavailableError:
+                self.cluster.scheduler.sleep(_SLICE_S)
+            except TimeoutError:
+                continue
+            else:
+                return True
+        return False
+
+    def _last_cut(self) -> bool:
+        """Return whether all shards have saved the present step."""
+        end = self.cluster.scheduler.now + _LEAST_CUT_S
+        self.exchange.announce_cut(self.done)
+        while self.cluster.scheduler.now < end:
+            if min(each.step for each in self.exchange.saved()) >= self.done:
+                return True
+            if self.exchange.unavailable() or min(self.exchange.applied()) < self.done:
+                break
+            self.cluster.scheduler.sleep(_SLICE_S)
+        return False
+
+    def _fetch(self, step: int) -> int:
+        """Look up the rows of a step; return the digest of their vectors."""
         requested_rows = self.workload.requested_rows(self.rank, step)
         while True:
             try:
                 self.cluster.checker.before_read(self)
                 lookup = self.exchange.lookup(step, requested_rows)
-                vectors = self._retry_until_done(partial(lookup.result, _SLICE_S))
+                vectors = self._retry_until_done(partial(lookup.result, _SLICE_S), self.poll_interrupts)
             except ShardsUnavailableError:
                 self._await_ready()
             else:
                 self.cluster.checker.read(self, step, requested_rows, vectors)
-                return
+                return digest_of(vectors)
 
     def _push(self, step: int) -> None:
         rows, gradients = self.workload.push(self.rank, step)
@@ -320,7 +295,9 @@ class Trainer:
 
         while True:
             try:
-                self._retry_until_done(lambda: self.exchange.push(step, rows, gradients, self._cut, _SLICE_S, keep))
+                self._retry_until_done(
+                    lambda: self.exchange.push(step, rows, gradients, self._cut, _SLICE_S, keep), self.poll_group
+                )
             except ShardsUnavailableError:
                 self._await_ready()
             else:
@@ -330,7 +307,7 @@ class Trainer:
     def _await_received(self, step: int) -> None:
         while True:
             try:
-                self._retry_until_done(lambda: self.exchange.wait_received(step, _SLICE_S))
+                self._retry_until_done(lambda: self.exchange.wait_received(step, _SLICE_S), self.poll_group)
             except ShardsUnavailableError:
                 self._await_ready()
             else:
@@ -338,7 +315,7 @@ class Trainer:
 
     def _keep(self, exchange_state: Ints | None) -> None:
         if self.pod.file is not None:
-            state = (self.generation, self.done, self.pushed, np.array(exchange_state))
+            state = (self.generation, self.done, self.dense, self.pushed, np.array(exchange_state))
             self.pod.resume = None if exchange_state is None else ResumeState(*state)
 
     def _await_ready(self) -> None:
@@ -350,17 +327,27 @@ class Trainer:
                 continue
             return
 
-    def _retry_until_done(self, call: Callable[[], T]) -> T:
+    @staticmethod
+    def _retry_until_done(call: Callable[[], T], poll: Callable[[], None]) -> T:
         while True:
             try:
                 return call()
             except TimeoutError:
-                self.poll_interrupts()
+                poll()
 
     def poll_interrupts(self) -> None:
+        """Poll the group, and raise TerminatedError if this process is to stop."""
+        self.poll_group()
+        if self.pod.terminated or self._roster.stop:
+            raise TerminatedError
+
+    def poll_group(self) -> None:
         """Follow the newest roster. Raises RolledBackError, and GroupBrokenError where a wait depends on the others."""
         if self.workload.job.per_step and self.cluster.group.epoch != self._epoch:
             raise GroupBrokenError
+        self._follow_roster()
+
+    def _follow_roster(self) -> None:
         if self.pod.roster is self._roster:
             return
         before, self._roster = self.generation, self.pod.roster

@@ -53,11 +53,12 @@ class ShardProcess:
     process: subprocess.Popen[bytes]
     folder: Path
     port_base: int
+    index: int
 
     @property
     def peer(self) -> Peer:
-        """Its address for the trainer."""
-        return Peer(0, 1, _HOST, self.port_base)
+        """Its address for trainers."""
+        return Peer(self.index, 1, _HOST, self.port_base)
 
     @property
     def pid(self) -> int:
@@ -122,18 +123,20 @@ class ShardProcess:
 
 
 @contextlib.contextmanager
-def running_shard(job: JobSpec, environ: Mapping[str, str], port_base: int, folder: Path) -> Iterator[ShardProcess]:
-    """Run shard 0 of a job with one trainer until the context ends. Its files go to `folder`."""
+def running_shard(
+    job: JobSpec, environ: Mapping[str, str], port_base: int, folder: Path, index: int = 0
+) -> Iterator[ShardProcess]:
+    """Run a shard of a job until the context ends. Its files go to `folder`."""
     roster = ShardRoster(
         contract=CONTRACT_VERSION,
         counters=COUNTERS,
-        index=0,
+        index=index,
         incarnation=1,
         newest_incarnation=1,
         may_restore=True,
         floor_samples=0,
         anchor=None,
-        trainers=1,
+        trainers=job.trainers,
     )
     (folder / "roster.json").write_text(to_json(roster), "utf-8")
     (folder / "key").write_bytes(KEY)
@@ -151,9 +154,26 @@ def running_shard(job: JobSpec, environ: Mapping[str, str], port_base: int, fold
     command = (sys.executable, "-m", "cpr_trainer", "shard")
     with subprocess.Popen(command, env=variables, preexec_fn=_die_with_parent) as process:  # noqa: S603, PLW1509
         try:
-            yield ShardProcess(process, folder, port_base)
+            yield ShardProcess(process, folder, port_base, index)
         finally:
             process.kill()
+
+
+def trainer_roster(rank: int, shards: tuple[Peer, ...]) -> TrainerRoster:
+    """Return the roster of a trainer of these shards."""
+    return TrainerRoster(
+        contract=CONTRACT_VERSION,
+        counters=COUNTERS,
+        index=rank,
+        incarnation=1,
+        newest_incarnation=1,
+        leader=0,
+        trainers=(),
+        shards=shards,
+        anchor=None,
+        dense_floor_samples=0,
+        interval_s=60.0,
+    )
 
 
 def _die_with_parent() -> None:
@@ -196,21 +216,7 @@ class Trainer:
         """Connect to a shard, once it serves, until the context ends."""
         shard.wait_ready()
         exchange = Exchange(job, 0, 1, KEY, job.data.samples or 1)
-        exchange.follow(
-            TrainerRoster(
-                contract=CONTRACT_VERSION,
-                counters=COUNTERS,
-                index=0,
-                incarnation=1,
-                newest_incarnation=1,
-                leader=0,
-                trainers=(),
-                shards=(shard.peer,),
-                anchor=None,
-                dense_floor_samples=0,
-                interval_s=60.0,
-            )
-        )
+        exchange.follow(trainer_roster(0, (shard.peer,)))
         with contextlib.closing(exchange):
             exchange.wait_ready(_TIME_LIMIT_S)
             yield cls(job, shard, exchange, Placement.of(job.model, 1), np.random.default_rng(1))

@@ -1,0 +1,43 @@
+"""The group of all trainers: they meet, agree step by step, and meet again when one is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from simulation.data_plane.clock import Scheduler
+
+T = TypeVar("T")
+
+
+class GroupBrokenError(Exception):
+    """A member is gone: all meet again."""
+
+
+class Group:
+    """All ranks of a job. `epoch` counts how often they fell apart."""
+
+    def __init__(self, scheduler: Scheduler, trainers: int) -> None:
+        self.epoch = 0
+        self._scheduler = scheduler
+        self._trainers = trainers
+        self._values: dict[tuple[int, str], dict[int, Any]] = {}
+
+    def break_up(self) -> None:
+        """Let all meet again."""
+        self.epoch += 1
+        self._values.clear()
+
+    def gather(
+        self, epoch: int, subject: str, rank: int, value: T, poll_interrupts: Callable[[], None]
+    ) -> tuple[T, ...]:
+        """Return the values of all ranks, in their order, once each has sent its own. Raises GroupBrokenError."""
+        while True:
+            if self.epoch != epoch:
+                raise GroupBrokenError
+            values: dict[int, T] = self._values.setdefault((epoch, subject), {})
+            values[rank] = value
+            if len(values) == self._trainers:
+                return tuple(values[each] for each in range(self._trainers))
+            poll_interrupts()
+            self._scheduler.sleep(self._scheduler.rng.uniform(0.0005, 0.003))

@@ -1,0 +1,53 @@
+"""A job that stops, and resumes: trainers flush first, then shards, as `operator/cpr_operator/reconcile/suspend.py`.
+
+Members that are lost meanwhile are not replaced. Once all have ended, new ones take their places.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cpr_contract.reports import ExitCode
+
+if TYPE_CHECKING:
+    from simulation.data_plane.cluster import Cluster
+
+
+class Suspension:
+    """The stop of a job, if it is under way. `anchor` is the step of the leader's last cut, 0 for none.
+
+    `disturbed`: a shard or the leader was lost before it had flushed, so updates may be lost, and the anchor too.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.stops_trainers = self.stops_shards = False
+        self.anchor = 0
+        self.disturbed = False
+        self._cluster = cluster
+
+    def begin(self) -> None:
+        """Stop the job."""
+        if not self.stops_trainers:
+            self._cluster.probes["the job stopped"] += 1
+            self.stops_trainers, self.anchor, self.disturbed = True, 0, False
+            self._cluster.operator.publish_rosters()
+
+    def poll(self) -> None:
+        """Do what is due: stop the shards after the trainers, and let all come back after the shards."""
+        cluster = self._cluster
+        leader = cluster.trainers[cluster.operator.leader]
+        self.disturbed |= leader.dead and not leader.flushed
+        self.disturbed |= any(pod.lost or pod.code not in {None, ExitCode.FLUSHED} for pod in cluster.newest)
+        if not self.stops_shards and all(trainer.dead for trainer in cluster.trainers):
+            self.stops_shards = True
+            cluster.operator.publish_rosters()
+        elif self.stops_shards and all(pod.lost or pod.code is not None for pod in cluster.newest):
+            self._end()
+
+    def _end(self) -> None:
+        cluster = self._cluster
+        cluster.lossy |= self.disturbed
+        cluster.probes["the job stopped at an anchor"] += self.anchor > 0
+        cluster.checker.check_stopped(self)
+        self.stops_trainers = self.stops_shards = False
+        cluster.operator.resume()
