@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from cpr_contract.codec import from_json
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.model import RowOptimizer
-from cpr_contract.spec import JobSpec
+from cpr_contract.reports import Result
+from cpr_contract.spec import EvaluationSpec, JobSpec
 from processes.faults import (
     NEVER_S,
     OFTEN_S,
@@ -23,13 +25,16 @@ from processes.faults import (
     killed_processes,
     killed_shards,
     killed_trainer,
+    reach,
     rolled_back,
     run_without_loss,
     with_parity,
 )
-from processes.jobs import JOBS, SAMPLES, with_rows_by
+from processes.jobs import JOBS, SAMPLES, evaluated_alone, with_rows_by
 from support.local_job import LocalJob
 from support.model import SavedModel, assert_norms_close, saved_model
+from support.resized_job import resized, stop
+from support.warm_start import run_held
 
 pytestmark = pytest.mark.dist
 
@@ -118,3 +123,24 @@ def test_several_trainers_are_plain_torch_on_the_global_batch(
     found = run_calmly(job, tmp_path)
     assert_norms_close(found, job)
     assert found.scored == SAMPLES * 4 // 5
+
+
+def test_changed_number_of_trainers_trains_the_model_of_a_fixed_number(tmp_path: Path) -> None:
+    """One trainer, then three, then two: the global batch and the rates stay, and the curve goes on."""
+    job, anchor = JOBS["merged_steps"](tmp_path), None
+    evaluation = EvaluationSpec(SAMPLES // 2, 10**6)
+    job = replace(job, data=replace(job.data, hold_out=0.1), evaluation=evaluation)
+    for generation, (trainers, until) in enumerate(((1, 60), (3, 140)), start=1):
+        with resized(replace(job, trainers=trainers), tmp_path / f"run-{generation}", generation, anchor) as running:
+            running.hold_at(until + 20)
+            running.start(run_held)
+            reach(running, until)
+            anchor = stop(running)
+    with resized(job, tmp_path / "run-3", 3, anchor) as running:
+        running.start()
+        anchor = running.result()
+        found = from_json(Result, running.trainers[running.leader].termination_message).evaluation
+    assert_norms_close(saved_model(job, anchor, tmp_path / "model"), job)
+    evaluations, _ = evaluated_alone(job)
+    assert found is not None
+    assert found.auc == pytest.approx(evaluations[-1].auc, abs=0.0005)

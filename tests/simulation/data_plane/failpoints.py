@@ -38,10 +38,16 @@ class Failpoints:
         "kill_trainer_process",
         "stop_job",
     )
-    DESTRUCTIVE = ("kill_trainer", "kill_in_push", "drain_trainer", "kill_in_stop", "kill_at_end", "damage", "roll_back")
+    DESTRUCTIVE = (
+        *("kill_trainer", "kill_in_push", "drain_trainer", "drain_again", "kill_in_stop", "kill_at_end"),
+        *("damage", "roll_back"),
+    )
     #: Beside these a lost trainer takes no copy along if shards merge steps.
     WITHOUT_SHARDS = frozenset(
-        {"kill_trainer", "kill_in_push", "kill_trainer_process", "drain_trainer", "stop_job", "reset", "clog"}
+        {
+            *("kill_trainer", "kill_in_push", "kill_trainer_process", "drain_trainer", "drain_again", "stop_job"),
+            *("reset", "clog"),
+        }
     )
 
     def __init__(self, cluster: Cluster, *, recoverable: bool) -> None:
@@ -235,6 +241,21 @@ class Failpoints:
         if living := self._trainers:
             self._note("a trainer was drained")
             self._rng.choice(living).drain()
+
+    def drain_again(self) -> None:
+        """Kill a trainer, and drain its successor soon after it began: it may have joined, and pushed nothing."""
+        if living := self._trainers:
+            self._note("a trainer was killed, and its successor drained")
+            pod, trainers = self._rng.choice(living), self._cluster.trainers
+            pod.kill()
+
+            def drain() -> None:
+                if trainers[pod.rank] is pod:
+                    self._scheduler.after(0.02, drain)
+                else:
+                    self._scheduler.after(self._rng.uniform(0.0, 0.4), trainers[pod.rank].drain)
+
+            drain()
 
     def kill_in_push(self) -> None:
         """Clog the path from a trainer to a shard, and then kill the trainer: its push has come to other shards."""

@@ -80,10 +80,11 @@ class OperatorStub:
         self._roster += 1
         self._waiting.clear()
         numbers = [pod.incarnation + 1 for pod in cluster.newest]
-        cluster.newest = [ShardPod(cluster, self._shard_roster(i, number, number)) for i, number in enumerate(numbers)]
-        cluster.pods += cluster.newest
-        before = cluster.trainers
-        cluster.trainers = [TrainerPod(cluster, self._trainer_roster(t.rank, t.incarnation + 1)) for t in before]
+        shards = [ShardPod(cluster, self._shard_roster(i, number, number)) for i, number in enumerate(numbers)]
+        cluster.newest[:] = shards
+        cluster.pods += shards
+        for pod in tuple(cluster.trainers):
+            cluster.trainers[pod.rank] = TrainerPod(cluster, self._trainer_roster(pod.rank, pod.incarnation + 1))
         self.publish_rosters()
 
     def replace_live(self, pod: ShardPod) -> None:

@@ -235,7 +235,8 @@ class Trainer:
             self.exchange.commit(self.done, self._cut, for_all=leads and stops)
         settled = False
         with suppress(RolledBackError):
-            settled = self._settle_within(_REPLAY_STOP_S if stops else _REPLAY_S)
+            applied = self.done if self.workload.job.per_step and leads and stops else NO_STATE
+            settled = self._settle_within(_REPLAY_STOP_S if stops else _REPLAY_S, applied)
         if leads and self.done == NO_STATE:
             cluster.suspension.disturbed |= stops
         elif leads and self.generation == cluster.generation:
@@ -243,12 +244,12 @@ class Trainer:
                 cluster.suspension.anchor = self.done
             cluster.dense_save = self.done, self.dense
 
-    def _settle_within(self, timeout_s: float) -> bool:
+    def _settle_within(self, timeout_s: float, applied: int) -> bool:
         end = self.cluster.scheduler.now + timeout_s
         while self.cluster.scheduler.now < end:
             self._follow_roster()
             try:
-                self.exchange.settle(_SLICE_S)
+                self.exchange.settle(_SLICE_S, applied)
             except ShardsUnavailableError:
                 self.cluster.scheduler.sleep(_SLICE_S)
             except TimeoutError:
@@ -264,8 +265,6 @@ class Trainer:
         while self.cluster.scheduler.now < end:
             if min(each.step for each in self.exchange.saved()) >= self.done:
                 return True
-            if self.exchange.unavailable() or min(self.exchange.applied()) < self.done:
-                break
             self.cluster.scheduler.sleep(_SLICE_S)
         return False
 

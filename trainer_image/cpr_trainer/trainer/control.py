@@ -126,11 +126,14 @@ class ControlSignals:
         self.pause_detector.close()
 
     def wait_for_roster(self) -> TrainerRoster:
-        """Wait for a first roster and adopt it. Raises Terminated, Superseded, ContractVersionError."""
+        """Wait for a first roster and adopt it, even if it stops the job: the last process may have left pushes.
+
+        Raises Terminated after SIGTERM without a roster, Superseded, ContractVersionError.
+        """
         while self._newest is None:
             self.heartbeat()
             self._raise_failure()
-            if self.stop.wait(POLL_INTERVAL_S):
+            if self.stop.wait(POLL_INTERVAL_S) and self._newest is None:
                 raise Terminated("stopped before the first roster")
         return self.adopt()
 

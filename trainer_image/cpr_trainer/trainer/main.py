@@ -103,6 +103,8 @@ def _train(
         roster = control.wait_for_roster()
         # A resumed process reports nothing before it has its state: its samples would be fewer than shards received.
         resumes = control_block is not None and control_block.holds(roster.counters.generation)
+        if control.stop.is_set() and not resumes:
+            raise Terminated("stopped before the first step")
         loading: dict[str, Any] = {
             "index": roster.index,
             "incarnation": roster.incarnation,
