@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 class Suspension:
     """The stop of a job, if it is under way. `anchor` is the step of the leader's last cut, 0 for none.
 
-    `disturbed`: a shard or the leader was lost before it had flushed, so updates may be lost, and the anchor too.
+    `is_due`: the leader has completed a step, and is to save it. `disturbed`: a shard or the leader was lost before it
+    had flushed, so updates may be lost, and the anchor too.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.stops_trainers = self.stops_shards = False
         self.anchor = 0
-        self.disturbed = False
+        self.is_due = self.disturbed = False
         self._cluster = cluster
 
     def begin(self) -> None:
         """Stop the job."""
         if not self.stops_trainers:
             self._cluster.probes["the job stopped"] += 1
-            self.stops_trainers, self.anchor, self.disturbed = True, 0, False
+            self.stops_trainers, self.anchor = True, 0
+            self.is_due = self.disturbed = False
             self._cluster.operator.publish_rosters()
 
     def poll(self) -> None:

@@ -149,6 +149,13 @@ def read_before_the_step_before(patch: Patch) -> None:
     patch.setattr(StepService, "_may_read", lambda *_: True)
 
 
+def commit_for_itself_alone(patch: Patch) -> None:
+    def commit(before: Callable[..., None], *arguments: Any, **_for_all: Any) -> None:
+        before(*arguments)
+
+    wrap(patch, Exchange, "commit", commit)
+
+
 KILLS = ("kill_shard", "kill_again")
 TRAINERS = ("kill_trainer", "kill_in_push")
 BUGS = {
@@ -180,6 +187,9 @@ BUGS = {
     ),
     "a lookup is answered before the step before": Bug(
         read_before_the_step_before, 5, with_faults("clog", trainers=2, sparse_updates="PerStep")
+    ),
+    "the leader of a job that stops commits for itself alone": Bug(
+        commit_for_itself_alone, 20, slowly(with_faults("kill_in_stop", trainers=3, sparse_updates="PerStep"))
     ),
     "a repeated push is applied again": Bug(
         apply_repeated_pushes,

@@ -28,6 +28,8 @@ SOMETIMES = (
     "a shard was drained",
     "a trainer restarted in its pod",
     "a trainer was replaced",
+    "the job stopped at an anchor",
+    "fault: a trainer was drained",
 )
 #: Rarer states: one of 20 seeds reaches each, where only these faults are injected.
 RARE = {
@@ -61,6 +63,26 @@ def test_lost_trainers_lose_no_update_if_steps_are_merged(faults: tuple[str, ...
     alter = with_faults(*faults, trainers=3, sparse_updates="PerStep")
     replaced = [run_to_completion(seed, alter).probes["a trainer was replaced"] for seed in range(8)]
     assert sum(replaced) > len(replaced)
+
+
+#: Faults around a stop of the job and around drained trainers, and a state that their first seeds reach.
+STOPS = {
+    "drained": (("drain_trainer", "drain_again", "reset"), "a trainer was replaced"),
+    "stopped": (("stop_job", "kill_trainer_process", "drain_trainer", "clog"), "the job stopped at an anchor"),
+    "killed in a stop": (("kill_in_stop",), "the job stopped at an anchor"),
+    "in the last step": (("kill_at_end",), "fault: a member was lost in the last step"),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", STOPS)
+def test_stopped_and_drained_trainers_leave_the_bytes_of_a_calm_run(name: str) -> None:
+    """Unless updates are lost, saves of a stopped job are of one step on all members, and it ends as if uninterrupted."""
+    faults, state = STOPS[name]
+    probes = Counter[str]()
+    for seed in range(6):
+        probes += run_to_completion(seed, with_faults(*faults, trainers=2 + seed % 2, sparse_updates="PerStep")).probes
+    assert probes[state]
 
 
 @pytest.mark.parametrize("mode", [run_under_faults, run_to_completion])

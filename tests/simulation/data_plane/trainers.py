@@ -235,21 +235,21 @@ class Trainer:
             self.exchange.commit(self.done, self._cut, for_all=leads and stops)
         settled = False
         with suppress(RolledBackError):
-            applied = self.done if self.workload.job.per_step and leads and stops else NO_STATE
-            settled = self._settle_within(_REPLAY_STOP_S if stops else _REPLAY_S, applied)
+            settled = self._settle_within(_REPLAY_STOP_S if stops else _REPLAY_S)
         if leads and self.done == NO_STATE:
             cluster.suspension.disturbed |= stops
         elif leads and self.generation == cluster.generation:
-            if settled and self.done and stops and self._last_cut():
+            cluster.suspension.is_due = stops and self.done > 0
+            if settled and cluster.suspension.is_due and self._last_cut():
                 cluster.suspension.anchor = self.done
             cluster.dense_save = self.done, self.dense
 
-    def _settle_within(self, timeout_s: float, applied: int) -> bool:
+    def _settle_within(self, timeout_s: float) -> bool:
         end = self.cluster.scheduler.now + timeout_s
         while self.cluster.scheduler.now < end:
             self._follow_roster()
             try:
-                self.exchange.settle(_SLICE_S, applied)
+                self.exchange.settle(_SLICE_S)
             except ShardsUnavailableError:
                 self.cluster.scheduler.sleep(_SLICE_S)
             except TimeoutError:

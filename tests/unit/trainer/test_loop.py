@@ -1,10 +1,12 @@
-"""The start of a trainer's loop: refused jobs, and reports at the beginning of a generation."""
+"""The start of a trainer's loop: refused jobs, and reports at the beginning of a generation; and its last cut."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import ANY
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import ANY, Mock
 
 import pytest
 import torch
@@ -124,3 +126,13 @@ def test_report_has_no_old_values_under_the_counters_of_a_new_generation(tmp_pat
     assert {(report.state, report.step, report.samples_started, report.lost) for report in of_now} == {
         (TrainerState.JOINING, 0, 0, ())
     }
+
+
+def test_last_cut_waits_for_a_shard_that_is_away_and_lacks_the_last_step() -> None:
+    exchange = Mock(**{"unavailable.return_value": (1,), "applied.return_value": (7, 6)})
+    coordinator = Mock(**{"finish.side_effect": [None, None, "the anchor"]})
+    coordinator.committer.state.commit_s = None
+    stepper = SimpleNamespace(state=SimpleNamespace(done=7))
+    loop = SimpleNamespace(_stepper=stepper, _exchange=exchange, _control=Mock())
+    assert Loop._last_cut(cast(Any, loop), coordinator) == "the anchor"
+    exchange.announce_cut.assert_called_once_with(7)

@@ -222,14 +222,13 @@ class Exchange(LinkStates):
             for link in self._loop.links:
                 link.withdraw(step)
 
-    def settle(self, timeout_s: float, applied: int = -1) -> None:
-        """Wait until all pushes are acknowledged, and all shards have applied this rank's steps up to `applied`.
+    def settle(self, timeout_s: float) -> None:
+        """Wait until all pushes are acknowledged. Raises TimeoutError, or ShardsUnavailableError if one cannot be now.
 
-        Raises TimeoutError, or ShardsUnavailableError if a shard cannot acknowledge now. Pushes that are kept for an
-        unavailable shard count as unacknowledged, because it may need them.
+        Pushes that are kept for an unavailable shard count as unacknowledged, because it may need them.
         """
         with self._loop.changed:
-            self._wait(lambda link: link.settled and link.applied >= applied, timeout_s)
+            self._wait(lambda link: link.settled, timeout_s)
 
     def wait_ready(self, timeout_s: float, step: int | None = None) -> None:
         """Wait until all shards serve this generation, except those that `step` may skip.

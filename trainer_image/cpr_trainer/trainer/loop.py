@@ -109,17 +109,14 @@ class Loop:
         if self._setup.job.replay.enabled:
             timeout_s = _REPLAY_STOP_S if self._control.job_stops else _REPLAY_S
         state, coordinator = self._stepper.state, self.coordinator
-        applied = NO_STATE
         if self._setup.job.per_step and state.done != NO_STATE:
-            # The leader's state is the job's. Shards apply its last step, although a lost trainer cannot commit it. The
-            # leader waits for that even if it has no pushes: its last cut is of that step.
+            # The leader's state is the job's. Shards apply its last step, although a lost trainer cannot commit it.
             for_all = coordinator is not None and self._control.job_stops
-            applied = state.done if for_all else NO_STATE
             self._exchange.withdraw(state.done)
             self._exchange.commit(state.done, self._stepper.cut_step, for_all=for_all)
         settled = False
         with suppress(RosterChanged):  # another group or generation does not need these pushes
-            settled = self._stepper.shards.settle_within(timeout_s, applied)
+            settled = self._stepper.shards.settle_within(timeout_s)
         if coordinator is None or state.done == NO_STATE:
             return None
         at_same_step = self._setup.job.lockstep or self._status.updated.met is not None
@@ -134,7 +131,10 @@ class Loop:
             self.coordinator.close()
 
     def _last_cut(self, coordinator: SaveCoordinator) -> AnchorRef | None:
-        """Return the anchor of the last step; None after a time-out. A shard may be away for a moment meanwhile."""
+        """Return the anchor of the last step; None after a time-out.
+
+        A leader without pushes has waited for no shard yet: some may still apply the last step, or be away for a moment.
+        """
         state, began = self._stepper.state, monotonic()
         self._exchange.announce_cut(state.done)
         timeout_s = max(_LEAST_CUT_S, _CUT_COMMITS * (coordinator.committer.state.commit_s or 0.0))

@@ -88,17 +88,16 @@ class Shards:
             else:
                 return
 
-    def settle_within(self, timeout_s: float, applied: int = -1) -> bool:
-        """Wait for acknowledgements, and until shards have `applied` a step; return whether all came in time.
+    def settle_within(self, timeout_s: float) -> bool:
+        """Wait for acknowledgements; return whether all came in time. Does not pause.
 
-        Does not pause. Follows rosters, which name the successors of shards. Raises what ends a wait but for
-        Terminated.
+        Follows rosters, which name the successors of shards. Raises what ends a wait but for Terminated.
         """
         end = monotonic() + timeout_s
         while monotonic() < end:
             self._control.poll_roster()
             try:
-                self._exchange.settle(POLL_INTERVAL_S, applied)
+                self._exchange.settle(POLL_INTERVAL_S)
             except (ShardsUnavailableError, TimeoutError):
                 continue
             return True
