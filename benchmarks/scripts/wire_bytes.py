@@ -47,17 +47,24 @@ _UNCOUNTED = frozenset({Operation.PING, Operation.PONG})
 
 
 class Counts:
-    """Frames and bytes by operation, of all trainers of this process."""
+    """Frames and bytes by operation, of all trainers of this process, since the call of `mark` before the last."""
 
     def __init__(self) -> None:
         self.frames, self.size_bytes = Counter[Operation](), Counter[Operation]()
+        self._running = Counter[Operation](), Counter[Operation]()
         self._lock = threading.Lock()
+
+    def mark(self) -> None:
+        """Publish the counts since the last call."""
+        with self._lock:
+            (self.frames, self.size_bytes), self._running = self._running, (Counter(), Counter())
 
     def note(self, header: Header) -> None:
         """Count a frame."""
         with self._lock:
-            self.frames[header.operation] += 1
-            self.size_bytes[header.operation] += HEADER_BYTES + header.payload_bytes
+            frames, size_bytes = self._running
+            frames[header.operation] += 1
+            size_bytes[header.operation] += HEADER_BYTES + header.payload_bytes
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -94,7 +101,7 @@ def job_of(options: argparse.Namespace, trainers: int, updates: SparseUpdates, f
         interval_s=3600,
     )
     batch_size = manifest["spec"]["data"]["batchSize"]
-    samples = (WARM_UP + COUNTED) * batch_size
+    samples = (WARM_UP + COUNTED + 1) * batch_size
     manifest["spec"]["data"] = {"format": "Synthetic", "samples": samples, "batchSize": batch_size}
     return replace(to_job_spec(parse_spec(manifest["spec"]), uid="bench", name="bench"), sparse_updates=updates)
 
@@ -115,14 +122,13 @@ def train(job: JobSpec, rank: int, shards: list[ShardProcess], together: threadi
         prefetch = Prefetch(feed, exchange, job.prefetch, 0, merges=merges)
         while (vectors := prefetch.take()) is not None:
             step, rows = vectors.slice.step, vectors.slice.access.unique
-            if step == WARM_UP + 1:
-                exchange.settle(TIME_LIMIT_S)
-                if together.wait() == 0:
-                    counts.frames.clear()
-                    counts.size_bytes.clear()
-            together.wait()
-            prefetch.request(step)
             vectors.take(lambda lookup: lookup.result(TIME_LIMIT_S))
+            if step in {WARM_UP, WARM_UP + COUNTED}:
+                exchange.settle(TIME_LIMIT_S)  # no frame is under way
+                if together.wait() == 0:
+                    counts.mark()
+                together.wait()
+            prefetch.request(step)
             gradients = np.zeros((len(rows), dim), np.float32)
             if merges:
                 exchange.push(step, rows, gradients, 0, TIME_LIMIT_S)
@@ -134,7 +140,6 @@ def train(job: JobSpec, rank: int, shards: list[ShardProcess], together: threadi
                 exchange.push(step, rows, gradients, 0, TIME_LIMIT_S)
             prefetch.after_step()
         exchange.settle(TIME_LIMIT_S)
-        together.wait()
 
 
 def measure(options: argparse.Namespace, trainers: int, updates: SparseUpdates) -> Counts:
@@ -173,10 +178,8 @@ def main() -> None:
             found, steps = measure(options, trainers, updates), COUNTED * trainers
             kinds = sorted(found.frames.keys() - _UNCOUNTED)
             frames, size_bytes = (sum(of[kind] for kind in kinds) for of in (found.frames, found.size_bytes))
-            by = (f"{kind.name} {found.frames[kind] / steps:.2f}: {found.size_bytes[kind] / steps:,.0f}" for kind in kinds)
-            table.add_row(
-                str(trainers), updates, f"{frames / steps:.2f}", f"{size_bytes / steps:,.0f}", ", ".join(by)
-            )
+            by = (f"{kind.name} {found.frames[kind] / steps:g} ({found.size_bytes[kind] / steps:,.0f})" for kind in kinds)
+            table.add_row(str(trainers), updates, f"{frames / steps:.2f}", f"{size_bytes / steps:,.0f}", ", ".join(by))
     Console().print(table)
 
 

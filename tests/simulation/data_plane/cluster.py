@@ -13,8 +13,8 @@ from cpr_contract.roster import ShardRoster
 from cpr_trainer.shard import main
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.service import Service
-from simulation.data_plane.checker import Checker
 from simulation.data_plane.calm import FIRST
+from simulation.data_plane.checker import Checker
 from simulation.data_plane.clock import Process, Scheduler
 from simulation.data_plane.groups import Group
 from simulation.data_plane.network import Network

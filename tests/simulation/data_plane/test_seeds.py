@@ -77,7 +77,7 @@ STOPS = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", STOPS)
 def test_stopped_and_drained_trainers_leave_the_bytes_of_a_calm_run(name: str) -> None:
-    """Unless updates are lost, saves of a stopped job are of one step on all members, and it ends as if uninterrupted."""
+    """Unless updates are lost: saves of a stopped job are of one step on all members, and it ends as without a stop."""
     faults, state = STOPS[name]
     probes = Counter[str]()
     for seed in range(6):
