@@ -178,7 +178,9 @@ def main() -> None:
             found, steps = measure(options, trainers, updates), COUNTED * trainers
             kinds = sorted(found.frames.keys() - _UNCOUNTED)
             frames, size_bytes = (sum(of[kind] for kind in kinds) for of in (found.frames, found.size_bytes))
-            by = (f"{kind.name} {found.frames[kind] / steps:g} ({found.size_bytes[kind] / steps:,.0f})" for kind in kinds)
+            by = (
+                f"{kind.name} {found.frames[kind] / steps:g} ({found.size_bytes[kind] / steps:,.0f})" for kind in kinds
+            )
             table.add_row(str(trainers), updates, f"{frames / steps:.2f}", f"{size_bytes / steps:,.0f}", ", ".join(by))
     Console().print(table)
 
