@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from simulation.data_plane.clock import Scheduler
 
 T = TypeVar("T")
+#: Between two looks for the others, which may be away for many seconds.
+_LONGEST_WAIT_S = 0.05
 
 
 class GroupBrokenError(Exception):
@@ -32,6 +34,7 @@ class Group:
         self, epoch: int, subject: str, rank: int, value: T, poll_interrupts: Callable[[], None]
     ) -> tuple[T, ...]:
         """Return the values of all ranks, in their order, once each has sent its own. Raises GroupBrokenError."""
+        wait_s = self._scheduler.rng.uniform(0.0005, 0.003)
         while True:
             if self.epoch != epoch:
                 raise GroupBrokenError
@@ -40,4 +43,5 @@ class Group:
             if len(values) == self._trainers:
                 return tuple(values[each] for each in range(self._trainers))
             poll_interrupts()
-            self._scheduler.sleep(self._scheduler.rng.uniform(0.0005, 0.003))
+            self._scheduler.sleep(wait_s)
+            wait_s = min(1.2 * wait_s, _LONGEST_WAIT_S)
