@@ -167,12 +167,13 @@ class Trainer:
         if merges:
             self._push(step)
         announced = self._announce(step) if self.pod.leads else 0
-        self._cut = max(group.gather(epoch, f"step {step}", self.rank, announced, self.poll_interrupts))
+        what = f"step {step} of {self.generation}"  # a rollback leaves the group as it is
+        self._cut = max(group.gather(epoch, what, self.rank, announced, self.poll_interrupts))
         dense = UNKNOWN
         if merges:
             self._await_received(step)
             # The sum over trainers begins once all are there, and ends on some although it fails on others.
-            dense = dense_after(self.dense, group.gather(epoch, f"sum of {step}", self.rank, read, self.poll_group))
+            dense = dense_after(self.dense, group.gather(epoch, f"sum of {what}", self.rank, read, self.poll_group))
         longest = self.cluster.rng.choice((0.002, 0.002, self.workload.step_s)) if merges else 0.002
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, longest))
         if group.epoch != epoch:
@@ -266,6 +267,8 @@ class Trainer:
             if min(each.step for each in self.exchange.saved()) >= self.done:
                 return True
             self.cluster.scheduler.sleep(_SLICE_S)
+        # A shard that was out of reach until now counts as a lost one.
+        self.cluster.suspension.disturbed |= bool(self.exchange.unavailable())
         return False
 
     def _fetch(self, step: int) -> int:
