@@ -61,8 +61,7 @@ class ParityRing:
         self.images: dict[tuple[int, Point], list[Image]] = {}
         self.marks: dict[str, Arena] = {}
         empty = Arena.empty(job, *self.placement.sizes(0))
-        widths = [(segment.dim, segment.state.shape[1]) for segment in empty.segments]
-        self.shapes = [(rows, *width) for rows, width in zip(self.parts.sizes, widths, strict=True)]
+        self.shapes = self.parts.shapes(empty)
         self.shards = [Process(self, index, self.new_arena(index)) for index in range(job.shards)]
         self._step = 0
 
@@ -217,7 +216,7 @@ def copy_of(ring: ParityRing, index: int, arena: Arena) -> Arena:
 def same_rows(one: Arena, other: Arena) -> bool:
     """Return whether rows and state have the same bits."""
     return all(
-        np.array_equal(mine.rows.view(np.uint32), theirs.rows.view(np.uint32))
-        and np.array_equal(mine.state.view(np.uint32), theirs.state.view(np.uint32))
+        np.array_equal(mine.rows.view(np.uint8), theirs.rows.view(np.uint8))
+        and np.array_equal(mine.state.view(np.uint8), theirs.state.view(np.uint8))
         for mine, theirs in zip(one.segments, other.segments, strict=True)
     )

@@ -15,6 +15,7 @@ from cpr_contract.manifests import RestoreRecord, ShardManifest
 from cpr_contract.model import SparseOptimizerSpec
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
+from cpr_trainer import arrays
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
@@ -29,7 +30,8 @@ from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.store import Store
 from support.shard_job import shard_roster, small_job
 
-Values = tuple[Floats, Floats]
+#: Rows and their state.
+Values = tuple[arrays.Values, Floats]
 
 
 def write(writer: Writer, manifest: ShardManifest, capture: Capture, retry: Retry = call) -> SavedShard:
@@ -117,7 +119,7 @@ class ShardBench:
 
     def change(self, *slots: int, by: float = 1.0) -> None:
         """Take an optimizer step on some rows."""
-        gradients = [np.full_like(rows, by) for rows in self.arena.read(np.array(slots))]
+        gradients = [np.full_like(rows, by, np.float32) for rows in self.arena.read(np.array(slots))]
         assert self.arena.apply(np.array(slots), self.numbers[list(slots)], gradients, 1)
 
     def draft(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> ShardManifest:

@@ -145,5 +145,5 @@ def _vectors(
         local = load_anchor(store, job, manifest, placement, index)
         for band, (vectors, segment) in enumerate(zip(found, local.arena.segments, strict=True)):
             here = shards[bands == band] == index
-            vectors[here] = segment.rows[segment.within(slots[bands == band][here])]
+            vectors[here] = segment.read(segment.within(slots[bands == band][here]))
     return [(numbers[bands == band], vectors) for band, vectors in enumerate(found)]

@@ -94,8 +94,7 @@ class Fitted:
         place = names.index(table)
         numbers = _checked(ids, self.model.tables[place].rows, f"table {table!r}")
         segment = self.arena.segments[int(self.placement.band_of[place])]
-        found: Floats = segment.rows[segment.within(self.placement.places(numbers + self.placement.offsets[place]))]
-        return found
+        return segment.read(segment.within(self.placement.places(numbers + self.placement.offsets[place])))
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Return some rows of the dataset, by their numbers from 0. Raises ValueError for other numbers."""

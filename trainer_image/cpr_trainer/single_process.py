@@ -17,6 +17,7 @@ from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Rows, as_rows, find_access
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.bfloat16 import as_floats
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.evaluation import ProgressiveValidation
@@ -34,7 +35,7 @@ _REPORTS = 100
 
 def read_rows(arena: Arena, slots: Ints) -> Rows:
     """Return copies of rows as tensors, float32."""
-    return as_rows(tuple(map(torch.from_numpy, arena.read(slots))))
+    return as_rows(tuple(torch.from_numpy(as_floats(rows)) for rows in arena.read(slots)))
 
 
 class SingleProcessTrainer:

@@ -6,7 +6,6 @@ change of a row to the parity, too (arXiv 2104.01981, section 3). Sums are round
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +70,17 @@ class Before:
 
     def _read(self) -> list[tuple[Floats, Floats]]:
         pairs = zip(self._arena.segments, self._at, strict=True)
-        return [(segment.rows.take(at, axis=0), segment.state.take(at, axis=0)) for segment, at in pairs]
+        return [(segment.read(at), segment.state.take(at, axis=0)) for segment, at in pairs]
 
 
 class Sums:
     """The parity of one stripe. Staged differences are added when their push is committed. Single-threaded."""
 
     def __init__(self, shapes: Shapes) -> None:
-        """Start with zeros. shapes: rows of a part, their dim and width of state, by segment."""
+        """Start with zeros, in float32. shapes: those of a part, by segment."""
         self.sums = [
-            (np.zeros((rows, dim), np.float32), np.zeros((rows, width), np.float32)) for rows, dim, width in shapes
+            (np.zeros((each.rows, each.dim), np.float32), np.zeros((each.rows, each.width), np.float32))
+            for each in shapes
         ]
         self._staged: dict[Push, dict[int, Differences]] = {}
 
@@ -113,7 +113,7 @@ def unpack_differences(frame: Frame, shapes: Shapes) -> tuple[Push, Differences]
     head, count = document_of(_Head, frame), frame.header.count
     payload, first = bytes(frame.payload[count + -count % _ALIGNMENT :]), 0
     found = list[Difference]()
-    for rows, (_, dim, width) in zip(head.counts, shapes, strict=True):
+    for rows, (_, dim, width, _) in zip(head.counts, shapes, strict=True):
         arrays = list[NDArray[Any]]()
         for dtype, values in ((np.uint32, 1), (np.float32, dim), (np.float32, width)):
             end = first + 4 * rows * values
@@ -124,9 +124,3 @@ def unpack_differences(frame: Frame, shapes: Shapes) -> tuple[Push, Differences]
         at, changes, state = arrays
         found.append(Difference(at, changes.reshape(rows, dim), state.reshape(rows, width)))
     return (head.rank, head.step), tuple(found)
-
-
-def row_shapes(arena: Arena, parts: Parts) -> Sequence[tuple[int, int, int]]:
-    """Return the rows of a part, their dim and the width of their state, by segment."""
-    segments = zip(parts.sizes, arena.segments, strict=True)
-    return [(rows, mine.dim, mine.state.shape[1]) for rows, mine in segments]

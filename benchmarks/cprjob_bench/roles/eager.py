@@ -31,14 +31,14 @@ from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Hello, Identity, Session
 from cpr_trainer.exchange.link import Link
-from cpr_trainer.parity.coding import Parts, Ring
+from cpr_trainer.parity.coding import Parts, PartShape, Ring
 from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.parity.messages import most_bytes
 from cpr_trainer.parity.parity_server import Caller
 from cpr_trainer.parity.peer_connection import NotReadyError, PeerConnection
 from cpr_trainer.shard.server import Connection, Server
 from cpr_trainer.shard.service import Service
-from cprjob_bench.roles.differences import Before, Push, Sums, pack_differences, row_shapes, unpack_differences
+from cprjob_bench.roles.differences import Before, Push, Sums, pack_differences, unpack_differences
 
 #: Operations of a shard that has staged a push, and of a trainer that commits it.
 STAGED, COMMIT = Operation.POSITION, Operation.QUERY_POSITION
@@ -100,7 +100,7 @@ class EagerParity:
         self.bell.settimeout(0.0)
         self.ear.settimeout(0.0)
         self._members = ring.members(index)
-        self._shapes = [(len(rows), rows.shape[1], state.shape[1]) for rows, state in sums.sums]
+        self._shapes = [PartShape(len(rows), rows.shape[1], state.shape[1]) for rows, state in sums.sums]
         self._sums = sums
         self._service = service
         self._delivered: SimpleQueue[Push] = SimpleQueue()
@@ -222,7 +222,7 @@ class EagerRedundancy:
         ring, self._parts = Ring(job.shards, job.parity_shards), Parts.of(local.placement, job.parity_shards)
         self._arena, self._service, self._job, self._key, self._index = local.arena, service, job, key, roster.index
         self._incarnation = roster.incarnation
-        shapes = row_shapes(local.arena, self._parts)
+        shapes = self._parts.shapes(local.arena)
         self.sums = Sums(shapes)
         service.metrics.parity_bytes.set(self.sums.nbytes)
         self.server = EagerParity(ring, roster.index, self.sums, service, most_bytes(shapes))

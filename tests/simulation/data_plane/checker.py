@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cpr_trainer.arrays import Floats
+from cpr_trainer.arrays import Values
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.embedding.arena import LocalRows
+from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.placement import UniqueRows
-from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, order_of
 from simulation.data_plane.calm import UNKNOWN, CalmRun
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.suspension import Suspension
-from simulation.data_plane.workload import Workload
+from simulation.data_plane.workload import Workload, rows_of
 from support.parity_ring import same
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class Checker:
         if progress is None:
             return set()
         who = f"{pod.host} (generation {progress.generation})"
-        missing = self._missing_in(service.arena.rows, pod.index, progress.applied, who)
+        missing = self._missing_in(service.arena, pod.index, progress.applied, who)
         self._check_reported(progress.losses.so_far(self._order), missing, progress.applied, who)
         if progress.resumed and progress.row_updates.exact:
             rows = sum(len(self._workload.on_shard(pod.index, *each)[0]) for each in missing)
@@ -190,8 +189,8 @@ class Checker:
         data = self._workload.job.data
         return order_of(data.samples or 0, data.batch_size)
 
-    def _missing_in(self, rows: Floats, shard: int, applied: tuple[int, ...], who: str) -> set[Push]:
-        workload, missing = self._workload, set[Push]()
+    def _missing_in(self, arena: Arena, shard: int, applied: tuple[int, ...], who: str) -> set[Push]:
+        workload, missing, rows = self._workload, set[Push](), rows_of(arena)
         expected = self._first[shard].copy()
         for rank, number in enumerate(workload.tallies[shard]):
             slot = int(workload.placement.slots_on(shard, np.array([number]))[0])
@@ -245,7 +244,7 @@ class Checker:
             assert set(restored.applied) == {step}, f"the newest save of {pod.host} is {newest}"
         if not restored.step:
             return set()
-        missing = self._missing_in(local.arena.rows, pod.index, restored.applied, newest.key)
+        missing = self._missing_in(local.arena, pod.index, restored.applied, newest.key)
         self._check_reported(restored.lost, missing, restored.applied, newest.key)
         return missing
 

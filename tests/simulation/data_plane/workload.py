@@ -19,6 +19,7 @@ import numpy as np
 from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
 from support.shard_job import small_job
@@ -147,6 +148,11 @@ def coarse(values: Floats) -> Floats:
     """First values as multiples of `UNIT`."""
     found: Floats = (np.round(values / UNIT) * UNIT).astype(np.float32)
     return found
+
+
+def rows_of(arena: Arena) -> Floats:
+    """Return the rows of a shard, float32 [n, D], in the order of their slots."""
+    return np.concatenate([segment.read(slice(None)) for segment in arena.segments])
 
 
 def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:

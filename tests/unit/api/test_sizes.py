@@ -62,8 +62,7 @@ def test_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) -> Non
     contract = to_job_spec(spec, "uid", "name")
     placement = Placement.of(contract.model, shards)
     arenas = [Arena.empty(contract, *placement.sizes(index)) for index in range(shards)]
-    segments = zip(Parts.of(placement, k).sizes, arenas[0].segments, strict=True)
-    parity = ParityStore.size_bytes([(rows, each.dim, each.state.shape[1]) for rows, each in segments])
+    parity = ParityStore.size_bytes(Parts.of(placement, k).shapes(arenas[0]))
     largest = [max(each) for each in zip(*(placement.sizes(index) for index in range(shards)), strict=True)]
     row_bytes = [segment.row_bytes for segment in arenas[0].segments]
     assert rows_bytes(spec) == sum(rows * size for rows, size in zip(largest, row_bytes, strict=True))

@@ -13,7 +13,7 @@ import pytest
 from cpr_contract.choices import Bits
 from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import Problem
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.write.checkpointer import Chooser, Chosen, ShardCheckpointer
 from cpr_trainer.checkpoint.write.save import GivenUp, Mark, Save
@@ -266,7 +266,7 @@ def test_tracker_records_the_rows_written_as_of_the_mark() -> None:
     bench = Bench()
     seen: dict[int, float] = {}
 
-    def wrote(slots: Ints, rows: Floats, state: Floats) -> None:
+    def wrote(slots: Ints, rows: Values, state: Floats) -> None:
         seen.update(zip(slots.tolist(), rows[:, 0].tolist(), strict=True))
 
     bench.tracker.wrote = wrote

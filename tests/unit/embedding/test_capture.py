@@ -154,7 +154,7 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
         selected = np.flatnonzero(arena.epochs.of).tolist()
         capture = arena.capture_changes(0)
     expected, found = values_of(arena, selected), Values()
-    buffer = RowBuffer(7, data.draw(st.integers(1, 7)) * 11)
+    buffer = RowBuffer(7, data.draw(st.integers(1, 7)) * 44)
     with pytest.MonkeyPatch.context() as patch:
         block = data.draw(st.integers(1, 5))
         patch.setattr("cpr_trainer.embedding.capture._block_rows", lambda _segment: block)

@@ -12,10 +12,10 @@ import pytest
 from cpr_contract.choices import Precision
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.bfloat16 import narrow
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.exchange.encoding import narrow
 from support.exchanges import WAIT_S, follow
 from support.row_dims import with_dims
 from support.shard_job import KEY, small_job

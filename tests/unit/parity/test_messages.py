@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
-from cpr_trainer.parity.coding import Image
+from cpr_trainer.parity.coding import Image, PartShape
 from cpr_trainer.parity.flush import Delta, Flush, Point
 from cpr_trainer.parity.messages import (
     PositionQuery,
@@ -26,19 +26,20 @@ from cpr_trainer.parity.messages import (
 )
 from support.parity_ring import same
 
-SHAPES = [(40, 5, 1), (9, 2, 0), (30, 3, 6)]
+SHAPES = [PartShape(40, 5, 1), PartShape(9, 2, 0), PartShape(30, 3, 6, value_bytes=2)]
 
 
-def image_of(count: int, dim: int, width: int, seed: int) -> Image:
+def image_of(count: int, shape: PartShape, seed: int) -> Image:
     rng = np.random.default_rng(seed)
-    rows, state = (rng.integers(0, 2**32, (count, values), np.uint32) for values in (dim, width))
+    rows = rng.integers(0, 256**shape.value_bytes, (count, shape.dim), f"u{shape.value_bytes}")
+    state = rng.integers(0, 2**32, (count, shape.width), np.uint32)
     return Image(rows, state, rng.integers(0, 2, count, np.uint8))
 
 
 def flush_of(counts: tuple[int, ...], mark: str = "{}", seed: int = 0) -> Flush:
     deltas = tuple(
-        Delta(np.arange(count, dtype=np.uint32), image_of(count, dim, width, seed))
-        for count, (_, dim, width) in zip(counts, SHAPES, strict=True)
+        Delta(np.arange(count, dtype=np.uint32), image_of(count, shape, seed))
+        for count, shape in zip(counts, SHAPES, strict=True)
     )
     return Flush(Point(3), Point(3, 2**53 - 1, 7), True, mark, deltas)  # noqa: FBT003 -- complete
 
@@ -50,7 +51,7 @@ def frame_of(header: Header, parts: list[object]) -> Frame:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.tuples(*(st.integers(0, rows) for rows, _, _ in SHAPES)), st.text(max_size=40))
+@given(st.tuples(*(st.integers(0, rows) for rows, *_ in SHAPES)), st.text(max_size=40))
 def test_flush_survives_the_wire(counts: tuple[int, ...], mark: str) -> None:
     flush = flush_of(counts, mark, sum(counts))
     header, parts = pack_flush(5, flush)
@@ -65,7 +66,7 @@ def test_flush_survives_the_wire(counts: tuple[int, ...], mark: str) -> None:
 
 
 def test_rows_survive_the_wire() -> None:
-    image = image_of(7, *SHAPES[2][1:], 3)
+    image = image_of(7, SHAPES[2], 3)
     header, parts = pack_rows(1, Rows(known=True), image)
     found = unpack_image(Frame(header, memoryview(bytearray().join(map(bytes, parts)))), 7, SHAPES[2])
     assert same(found, image)

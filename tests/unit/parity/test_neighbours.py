@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from cpr_trainer.exchange.frames import Frame, Header, Operation
-from cpr_trainer.parity.coding import Image, Ring
+from cpr_trainer.parity.coding import Image, PartShape, Ring
 from cpr_trainer.parity.flush import Point
 from cpr_trainer.parity.messages import Read, Rows, document_of, pack_rows
 from cpr_trainer.parity.peer_connection import PeerConnection
 from cpr_trainer.parity.rebuild import Neighbours, ParityUnavailableError, RemoteStripe, rows_of
 
 SHARDS, K, LOST = 4, 2, 0
-SHAPES = [(100, 3, 1)]
+SHAPES = [PartShape(100, 3, 1)]
 PART, OTHER = 0, 1
 #: Shard 2 holds the parity of part 0 of the lost shard, and of part 1 of shard 1.
 HOLDER, MEMBER = 2, 1

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cpr_trainer.arrays import Floats
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import single_tensor
+from cpr_trainer.embedding.bfloat16 import narrow, widen
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.exchange.encoding import narrow, widen
 from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, as_array, as_tensor, slice_of
 
 _PLACEMENT = Placement((7, 5), shards=3)

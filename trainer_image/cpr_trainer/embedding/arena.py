@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.buffer import Redo, RowBuffer
 from cpr_trainer.embedding.capture import Capture, ChangedRows, ChosenRows, Members
 from cpr_trainer.embedding.memory import Memory, OwnMemory
@@ -39,8 +39,7 @@ class Arena:
         self._edges: Ints = np.array([segment.first for segment in segments] + [segments[-1].end])
         memory = memory or OwnMemory()
         self.epochs = Epochs(int(self._edges[-1]), memory)
-        values, state_values = self.values, sum(segment.state.size for segment in self.segments)
-        self.redo = Redo(memory, len(self.epochs.of), values, state_values)
+        self.redo = Redo(memory, self.segments)
         self._lock = Lock()
         self._logs: tuple[RowBuffer, ...] = ()
         self._capture: Capture | None = None
@@ -55,8 +54,8 @@ class Arena:
         return len(self.epochs.of)
 
     @property
-    def rows(self) -> Floats:
-        """The rows of the only segment, float32 [n, D]; ValueError if there are several."""
+    def rows(self) -> Values:
+        """The rows of the only segment, [n, D]; ValueError if there are several."""
         (segment,) = self.segments
         return segment.rows
 
@@ -79,7 +78,7 @@ class Arena:
             end = chunk.first_slot + len(chunk.rows)
             fresh = np.flatnonzero(self.epochs.of[chunk.first_slot : end] == 0)
             for segment, slots in self.parted(fresh + chunk.first_slot):
-                segment.rows[slots] = seeding.values(chunk.tables[fresh], chunk.rows[fresh])
+                segment.write(slots, seeding.values(chunk.tables[fresh], chunk.rows[fresh]))
                 segment.state[slots] = 0.0
 
     def bounds(self, slots: Ints) -> tuple[int, ...]:
@@ -102,8 +101,8 @@ class Arena:
                 inside = slice(start - segment.first, end - segment.first)
                 yield place, inside, slice(start - chunk.start, end - chunk.start)
 
-    def read(self, slots: Ints) -> tuple[Floats, ...]:
-        """Return the rows in `slots` (int64 [k]), a copy: of each segment float32 [k_b, D_b], and k_b may be 0."""
+    def read(self, slots: Ints) -> tuple[Values, ...]:
+        """Return the rows in `slots` (int64 [k]), a copy: of each segment [k_b, D_b] in its type, and k_b may be 0."""
         edges = zip(self.segments, pairwise(self.bounds(slots)), strict=True)
         return tuple(segment.rows.take(segment.within(slots[start:end]), axis=0) for segment, (start, end) in edges)
 
@@ -186,17 +185,15 @@ class Arena:
             self._capture = Capture(self.segments, self.epochs, members(), logs=self._logs, lock=self._lock)
             return self._capture
 
-    def _redo_arrays(self, edges: Sequence[int]) -> list[tuple[Floats, Floats]]:
+    def _redo_arrays(self, edges: Sequence[int]) -> list[tuple[Values, Floats]]:
         """Return the arrays of the redo record for rows and state of a push with these bounds, of each segment."""
-        counts = [end - start for start, end in pairwise(edges)]
-        segments = self.segments
-        return self.redo.arrays(counts, [each.dim for each in segments], [each.state.shape[1] for each in segments])
+        return self.redo.arrays([end - start for start, end in pairwise(edges)])
 
     def _compute(  # noqa: PLR0913, PLR0917 -- the inputs of a step, and its output
-        self, segment: Segment, slots: Ints, numbers: Ints, gradients: Floats, step: int, to: tuple[Floats, Floats]
+        self, segment: Segment, slots: Ints, numbers: Ints, gradients: Floats, step: int, to: tuple[Values, Floats]
     ) -> None:
         """Compute a step on rows of one segment, at `slots` in it: their new values and state go to `to`."""
-        rows, state = to
+        rows, state = cast(Floats, to[0]), to[1]
         segment.rows.take(slots, axis=0, out=rows, mode="clip")  # slots are valid; `raise` would copy twice
         segment.state.take(slots, axis=0, out=state, mode="clip")
         for optimizer, at in self.optimizers.parts(numbers):
@@ -208,7 +205,7 @@ class Arena:
                 state[at] = mine
                 rows[at] += changes
 
-    def _put(self, slots: Ints, edges: Sequence[int], arrays: Sequence[tuple[Floats, Floats]]) -> None:
+    def _put(self, slots: Ints, edges: Sequence[int], arrays: Sequence[tuple[Values, Floats]]) -> None:
         """Copy the redo record into the rows, which is several times as fast as adding in place."""
         self.epochs.note(slots)
         for segment, (start, end), (rows, state) in zip(self.segments, pairwise(edges), arrays, strict=True):

@@ -9,41 +9,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.limits import MAX_TRAINERS
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.memory import Memory
 from cpr_trainer.embedding.segments import Segment
 
 _NUMBER, _COUNT, _NOTE = range(3)
+_ALIGNMENT = np.dtype(np.float32).itemsize
 
 
 class RowBuffer:
     """A reusable buffer for rows with their optimizer state; it holds rows of one segment at a time.
 
-    slots: int64 [size]. rows: float32 [size, D]. state: float32 [size, W], W may be 0. The first `used` are filled.
+    slots: int64 [size]. rows: [size, D], of the segment's type. state: float32 [size, W], W may be 0. The first `used`
+    are filled.
     """
 
-    def __init__(self, size: int, values: int) -> None:
-        """Allocate slots for `size` rows and `values` float32 for them and their state: see `select_segment`."""
+    def __init__(self, size: int, size_bytes: int) -> None:
+        """Allocate slots for `size` rows, and `size_bytes` for them and their state: see `select_segment`."""
         self._slots: Ints = np.empty(size, np.int64)
-        self._values: Floats = np.empty(values, np.float32)
+        self._bytes: NDArray[np.uint8] = np.empty(size_bytes, np.uint8)
         self.slots = self._slots
-        self.rows = self.state = self._values[:0].reshape(0, 1)
+        self.state: Floats = self._bytes[:0].view(np.float32).reshape(0, 1)
+        self.rows: Values = self.state
         self.used = 0
 
     @classmethod
     def like(cls, segment: Segment, size: int) -> Self:
         """Return a buffer for `size` rows of a segment."""
-        buffer = cls(size, size * segment.row_values)
+        buffer = cls(size, size * segment.row_bytes)
         buffer.select_segment(segment)
         return buffer
 
     def select_segment(self, segment: Segment) -> None:
         """Empty the buffer, and take rows of this segment from here on."""
-        size = min(len(self._slots), len(self._values) // segment.row_values)
-        dim, split, end = segment.dim, size * segment.dim, size * segment.row_values
+        size = min(len(self._slots), len(self._bytes) // segment.row_bytes)
+        width = segment.state.shape[1]
+        split, end = size * width * segment.state.itemsize, size * segment.row_bytes
         self.slots = self._slots[:size]
-        self.rows = self._values[:split].reshape(size, dim)
-        self.state = self._values[split:end].reshape(size, segment.row_values - dim)
+        # The state is first, so that its elements are aligned, whatever the size of those of rows.
+        self.state = self._bytes[:split].view(segment.state.dtype).reshape(size, width)
+        self.rows = self._bytes[split:end].view(segment.rows.dtype).reshape(size, segment.dim)
         self.used = 0
 
     @property
@@ -52,7 +57,7 @@ class RowBuffer:
         return len(self.slots) - self.used
 
     @property
-    def filled(self) -> tuple[Ints, Floats, Floats]:
+    def filled(self) -> tuple[Ints, Values, Floats]:
         """The slots, rows and state in the buffer."""
         return self.slots[: self.used], self.rows[: self.used], self.state[: self.used]
 
@@ -79,7 +84,7 @@ class RowBuffer:
         self.rows[: self.used] = self.rows[order]
         self.state[: self.used] = self.state[order]
 
-    def _copy(self, rows: Floats, state: Floats, slots: Ints, first: int) -> None:
+    def _copy(self, rows: Values, state: Floats, slots: Ints, first: int) -> None:
         inside, run = self._reserve(slots), slice(first, first + len(slots))
         self.rows[inside] = rows[run]
         self.state[inside] = state[run]
@@ -98,21 +103,23 @@ class Redo:
     A killed process has executed a prefix of its stores, on any processor. The record is complete once `number` is
     written, and the next process may copy it into the rows again, even if a part of them was already written.
 
-    `number` is that of the push in it, counted from 1; 0: none. slots: int64 [n]. rows: float32 [v]. state: float32
-    [w]. Their beginnings hold the push: its slots, ascending if there are several segments, then of each segment its
-    rows and their state. `note` is the caller's, of `NOTE_BYTES` at most.
+    `number` is that of the push in it, counted from 1; 0: none. slots: int64 [n]. rows: bytes. state: float32 [w].
+    Their beginnings hold the push: its slots, ascending if there are several segments, then of each segment its rows
+    and their state. `note` is the caller's, of `NOTE_BYTES` at most.
     """
 
     #: A frame's header of each trainer.
     NOTE_BYTES = 128 * MAX_TRAINERS
 
-    def __init__(self, memory: Memory, rows: int, values: int, state_values: int) -> None:
-        """Allocate a record for a push of all rows, with this number of values, and of values in their state."""
+    def __init__(self, memory: Memory, segments: Sequence[Segment]) -> None:
+        """Allocate a record for a push of all rows of these segments."""
+        rows_bytes = sum(_aligned(segment.rows.nbytes) for segment in segments)
+        self._segments = tuple(segments)
         self._words: Ints = memory.array((8,), np.int64)
         self._note: NDArray[np.uint8] = memory.array((self.NOTE_BYTES,), np.uint8)
-        self._slots: Ints = memory.array((rows,), np.int64)
-        self._rows: Floats = memory.array((values,), np.float32)
-        self._state: Floats = memory.array((state_values,), np.float32)
+        self._slots: Ints = memory.array((sum(map(len, segments)),), np.int64)
+        self._rows: NDArray[np.uint8] = memory.array((rows_bytes,), np.uint8)
+        self._state: Floats = memory.array((sum(segment.state.size for segment in segments),), np.float32)
 
     @property
     def number(self) -> int:
@@ -129,14 +136,15 @@ class Redo:
         """The caller's note."""
         return self._note[: self._words[_NOTE]].tobytes()
 
-    def arrays(self, counts: Sequence[int], dims: Sequence[int], widths: Sequence[int]) -> list[tuple[Floats, Floats]]:
-        """Return the arrays of rows [k_b, D_b] and state [k_b, W_b] for each segment's part of a push."""
-        found, row, state = list[tuple[Floats, Floats]](), 0, 0
-        for count, dim, width in zip(counts, dims, widths, strict=True):
-            rows_end, state_end = row + count * dim, state + count * width
-            rows = self._rows[row:rows_end].reshape(count, dim)
+    def arrays(self, counts: Sequence[int]) -> list[tuple[Values, Floats]]:
+        """Return the arrays of rows [k_b, D_b], in their type, and of state [k_b, W_b] for each segment of a push."""
+        found, row, state = list[tuple[Values, Floats]](), 0, 0
+        for count, segment in zip(counts, self._segments, strict=True):
+            dim, width, dtype = segment.dim, segment.state.shape[1], segment.rows.dtype
+            rows_end, state_end = row + count * dim * dtype.itemsize, state + count * width
+            rows = self._rows[row:rows_end].view(dtype).reshape(count, dim)
             found.append((rows, self._state[state:state_end].reshape(count, width)))
-            row, state = rows_end, state_end
+            row, state = _aligned(rows_end), state_end
         return found
 
     def begin(self, slots: Ints, note: bytes) -> None:
@@ -147,3 +155,8 @@ class Redo:
         self._words[_COUNT] = len(slots)
         self._words[_NOTE] = len(note)
         self._words[_NUMBER] += 1
+
+
+def _aligned(size_bytes: int) -> int:
+    """Return where values of any type may begin after this many bytes."""
+    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.model import ModelSpec
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
+from cpr_trainer.embedding.bfloat16 import as_floats, converted
 from cpr_trainer.embedding.memory import Memory, OwnMemory
 from cprjob_serving.hashes import GOLDEN, mix64
 
@@ -23,10 +24,10 @@ _LAST = 0x7F
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Slots from `first` on. rows: float32 [n, D]. state: float32 [n, W], the optimizers' state; W may be 0."""
+    """Slots from `first` on. rows: [n, D], of one element type. state: float32 [n, W], the optimizers'; W may be 0."""
 
     first: int
-    rows: Floats
+    rows: Values
     state: Floats
 
     def __len__(self) -> int:
@@ -43,18 +44,21 @@ class Segment:
         return int(self.rows.shape[1])
 
     @property
-    def row_values(self) -> int:
-        """Values of a row with its state."""
-        return int(self.rows.shape[1] + self.state.shape[1])
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of a row with its state."""
-        return self.row_values * self.rows.itemsize
+        return self.dim * self.rows.itemsize + int(self.state.shape[1]) * self.state.itemsize
 
     def within(self, slots: Ints) -> Ints:
         """Return the places in `rows` of these slots of the arena."""
         return slots - self.first if self.first else slots
+
+    def read(self, at: Ints | slice) -> Floats:
+        """Return the rows at these places as float32, [k, D]; a view only for a slice of rows of that type."""
+        return as_floats(self.rows[at])
+
+    def write(self, at: Ints | slice, values: Floats) -> None:
+        """Replace the rows at these places by values, float32 [k, D], rounded to nearest."""
+        self.rows[at] = converted(values, self.rows.dtype)
 
 
 class Seeding:

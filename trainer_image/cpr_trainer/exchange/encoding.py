@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.choices import Precision
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
+from cpr_trainer.embedding.bfloat16 import as_floats, converted
 from cpr_trainer.exchange.frames import Operation
 
-#: bfloat16, the upper half of a float32. numpy lacks the type, so its bits are uint16 here.
-Halves = NDArray[np.uint16]
-#: Values as they are sent, [k, D]; of several dims one block after the other, [v].
-Values = Floats | Halves
-
-#: Values at a time: intermediate results stay in the cache.
-_BLOCK = 1 << 16
-_NAN = 0x7FC0
 _INT32_ROWS = 2**31
-
-
-def narrow(values: Floats) -> Halves:
-    """Round values, float32 [k, D], to the nearest bfloat16, ties to even; NaN stays NaN."""
-    flat = values.reshape(-1)
-    halves = np.empty(len(flat), np.uint16)
-    for first in range(0, len(flat), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        bits = flat[block].view(np.uint32)
-        rounded = bits >> 16
-        rounded &= 1
-        rounded += 0x7FFF
-        rounded += bits
-        rounded >>= 16
-        halves[block] = rounded
-        halves[block][np.isnan(flat[block])] = _NAN
-    return halves.reshape(values.shape)
-
-
-def widen(halves: Halves) -> Floats:
-    """Return the same values as float32, of the same shape."""
-    bits = halves.astype(np.uint32)
-    bits <<= 16
-    return bits.view(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +56,12 @@ class Encoding:
         return np.frombuffer(payload, self._integer, count).astype(np.int64, copy=False)
 
     def pack_values(self, values: Values) -> Values:
-        """Return values [k, D], float32 or in their wire type, in that type; copies only to convert."""
-        return values if values.dtype == self.dtype else narrow(cast(Floats, values))
+        """Return values [k, D], float32 or bfloat16, in their wire type; copies only to convert."""
+        return converted(values, self.dtype)
 
     def unpack_values(self, payload: memoryview, count: int) -> Floats:
         """Return the values after `count` row numbers in a payload, float32 [v], read-only."""
-        packed = np.frombuffer(payload, self.dtype, offset=count * self.number_bytes)
-        return widen(packed) if self.values == "bf16" else packed
+        return as_floats(np.frombuffer(payload, self.dtype, offset=count * self.number_bytes))
 
     @property
     def _integer(self) -> type[np.signedinteger[Any]]:

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from cpr_trainer.arrays import Values
 from cpr_trainer.embedding.placement import UniqueRows
-from cpr_trainer.exchange.encoding import Values
 
 
 class LinkState(enum.Enum):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.arrays import Ints
+from cpr_trainer.arrays import Ints, Values
 from cpr_trainer.embedding.placement import UniqueRows
-from cpr_trainer.exchange.encoding import Encoding, Values
+from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.ring import Block
 
 #: Pushes in flight at a time: at least, at most, and the limit of their bytes above the least. The shard buffers them

@@ -170,8 +170,7 @@ def _slots(local: LocalRows) -> Iterator[tuple[int, Ints, Ints]]:
 def _values(local: LocalRows, slots: Ints) -> Floats:
     """Return the vectors of slots of one table, float32 [k, dim]."""
     ((segment, inside),) = local.arena.parted(slots)
-    values: Floats = segment.rows[inside]
-    return values
+    return segment.read(inside)
 
 
 def _network(store: Store, job: JobSpec, manifest: DenseManifest) -> nn.Module:

@@ -200,7 +200,7 @@ def _fill(local: LocalRows, table: int, weight: StoredTensor, sums: StoredTensor
             continue
         here = here[np.argsort(slots[here])]  # several segments need them ascending
         ((segment, inside),) = local.arena.parted(slots[here])
-        segment.rows[inside] = _numbers(weight, first, last)[here]
+        segment.write(inside, _numbers(weight, first, last)[here])
         if sums is not None:
             values = _numbers(sums, first, last).reshape(-1)
             if (values < 0).any():

@@ -7,7 +7,7 @@ model is zero, costs nothing at first, and is independent of first values. One b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Epochs
 
-Bits = NDArray[np.uint32]
+#: Values as whole numbers of their size: uint32 for float32, uint16 for bfloat16.
+Bits = NDArray[np.uint32] | NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
 
 #: Rows that are changed at a time: intermediate results stay in the cache.
@@ -55,6 +56,20 @@ class Ring:
         return tuple((holder - self.data_shards + part) % self.shards for part in range(self.data_shards))
 
 
+class PartShape(NamedTuple):
+    """A part in one segment: `rows` rows of `dim` values of `value_bytes` bytes, with `width` float32 of state."""
+
+    rows: int
+    dim: int
+    width: int
+    value_bytes: int = 4
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a coded row."""
+        return self.dim * self.value_bytes + 4 * self.width + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The sizes of parts: sizes[b] rows in segment b, the same on all shards.
@@ -71,6 +86,11 @@ class Parts:
         largest = map(max, zip(*(placement.sizes(shard) for shard in range(placement.shards)), strict=True))
         return cls(data_shards, tuple(-(-rows // data_shards) for rows in largest))
 
+    def shapes(self, arena: Arena) -> list[PartShape]:
+        """Return the shapes of the largest part, by segment."""
+        pairs = zip(self.sizes, arena.segments, strict=True)
+        return [PartShape(rows, each.dim, each.state.shape[1], each.rows.itemsize) for rows, each in pairs]
+
     def span(self, part: int, segment: int, rows: int) -> tuple[int, int]:
         """Return the first row of a part, and the one after the last, in a segment of `rows` rows."""
         size = self.sizes[segment]
@@ -79,16 +99,17 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """Coded rows of one segment. rows: uint32 [n, D]. state: uint32 [n, W]. touched: uint8 [n], 1 for changed rows."""
+    """Coded rows of one segment. rows: [n, D]. state: uint32 [n, W]. touched: uint8 [n], 1 for changed rows."""
 
     rows: Bits
-    state: Bits
+    state: NDArray[np.uint32]
     touched: Bytes
 
     @classmethod
-    def zeros(cls, count: int, dim: int, width: int) -> Self:
+    def zeros(cls, count: int, dim: int, width: int, value_bytes: int = 4) -> Self:
         """Return `count` rows that never changed."""
-        return cls(np.zeros((count, dim), np.uint32), np.zeros((count, width), np.uint32), np.zeros(count, np.uint8))
+        rows: Bits = np.zeros((count, dim), f"u{value_bytes}")
+        return cls(rows, np.zeros((count, width), np.uint32), np.zeros(count, np.uint8))
 
     def __len__(self) -> int:
         return len(self.touched)
@@ -130,13 +151,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """A view of consecutive rows of an arena in one segment. rows: uint32 [n, D]. state: uint32 [n, W].
+    """A view of consecutive rows of an arena in one segment. rows: [n, D]. state: uint32 [n, W].
 
     `first` is the slot of the first.
     """
 
     rows: Bits
-    state: Bits
+    state: NDArray[np.uint32]
     first: int
     epochs: Epochs
 
@@ -145,11 +166,20 @@ class View:
         """Return a part's rows of a segment."""
         mine = arena.segments[segment]
         first, end = parts.span(part, segment, len(mine))
-        rows, state = (values[first:end].view(np.uint32) for values in (mine.rows, mine.state))
-        return cls(rows, state, mine.first + first, arena.epochs)
+        rows: Bits = mine.rows[first:end].view(f"u{mine.rows.itemsize}")
+        return cls(rows, mine.state[first:end].view(np.uint32), mine.first + first, arena.epochs)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def shape(self) -> PartShape:
+        """The shape of the rows."""
+        return PartShape(len(self), self.rows.shape[1], self.state.shape[1], self.rows.itemsize)
+
+    def zeros(self, count: int) -> Image:
+        """Return `count` rows of the same shape that never changed."""
+        return Image.zeros(count, *self.shape[1:])
 
     def touched(self, first: int, end: int) -> Ints:
         """Return those of the rows [first, end) that ever changed, ascending."""

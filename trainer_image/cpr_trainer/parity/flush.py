@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cpr_contract.manifests import Ranges, RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_trainer.arrays import Ints
-from cpr_trainer.parity.coding import Image
+from cpr_trainer.parity.coding import Image, PartShape
 
 _LEAST_ROWS = 1024
 #: The author and the number of flushes that were sealed together, one for each part of a shard.
@@ -20,14 +20,14 @@ Moment = tuple[int, int]
 class Batch:
     """Rows of one segment with their images, in reused memory, because new memory is slow to touch.
 
-    `used` rows are valid. It grows up to `most` rows, and never shrinks.
+    `used` rows are valid. It grows up to the rows of `shape`, and never shrinks.
     """
 
-    def __init__(self, dim: int, width: int, most: int) -> None:
+    def __init__(self, shape: PartShape) -> None:
         self.used = 0
-        self._most = most
+        self._shape = shape
         self._at: NDArray[np.uint32] = np.empty(0, np.uint32)
-        self._image = Image.zeros(0, dim, width)
+        self._image = Image.zeros(0, *shape[1:])
 
     @property
     def at(self) -> NDArray[np.uint32]:
@@ -48,8 +48,8 @@ class Batch:
         """Add some rows; return the image to fill in."""
         size, first, self.used = len(self._at), self.used, self.used + len(at)
         if self.used > size:
-            rows, old = max(self.used, min(max(2 * size, _LEAST_ROWS), self._most)), self._image
-            grown, image = np.empty(rows, np.uint32), Image.zeros(rows, old.rows.shape[1], old.state.shape[1])
+            rows, old = max(self.used, min(max(2 * size, _LEAST_ROWS), self._shape.rows)), self._image
+            grown, image = np.empty(rows, np.uint32), Image.zeros(rows, *self._shape[1:])
             grown[:size] = self._at
             image[:size].rows[...], image[:size].state[...] = old.rows, old.state
             image[:size].touched[...] = old.touched

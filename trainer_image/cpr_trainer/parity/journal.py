@@ -235,7 +235,7 @@ class Stream:
         if not settled and (self.in_flight is None or point != self.in_flight.after):
             return None
         view, frontier = self._views[segment], (self._frontier if settled else self._next_frontier)[segment]
-        image = Image.zeros(end - first, view.rows.shape[1], view.state.shape[1])
+        image = view.zeros(end - first)
         last = min(end, frontier)
         if first < last:
             view.read_run(first, last, image[: last - first])
@@ -247,7 +247,7 @@ class Stream:
     def _add_rows(self, segment: int, delta: Batch, free_bytes: int) -> tuple[int, int]:
         """Add rows after the frontier to a delta; return the new frontier, and the bytes of the rows."""
         view, first = self._views[segment], self._frontier[segment]
-        row_bytes = 4 * (1 + view.rows.shape[1] + view.state.shape[1]) + 1
+        row_bytes = np.dtype(np.uint32).itemsize + view.shape.row_bytes
         count = free_bytes // row_bytes
         if not count or first == len(view):
             return first, 0
@@ -264,7 +264,7 @@ class Stream:
         return all(reached == len(view) for reached, view in zip(frontier, self._views, strict=True))
 
     def _batches(self) -> tuple[Batch, ...]:
-        return tuple(Batch(view.rows.shape[1], view.state.shape[1], len(view)) for view in self._views)
+        return tuple(Batch(view.shape) for view in self._views)
 
 
 def _overlay(image: Image, log: Batch, first: int, last: int) -> None:

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
-from cpr_trainer.parity.coding import Image
+from cpr_trainer.parity.coding import Image, PartShape
 from cpr_trainer.parity.flush import Delta, Flush, Moment, Point
 
 Document = TypeVar("Document")
-#: Rows of a part, dim and width of the state, by segment.
-Shapes = Sequence[tuple[int, int, int]]
+#: Those of a part, by segment.
+Shapes = Sequence[PartShape]
 
 #: The limit of a document: the mark of a flush is the longest.
 DOCUMENT_BYTES = 1 << 20
@@ -74,7 +74,7 @@ class _FlushHead:
 
 def most_bytes(shapes: Shapes) -> int:
     """Return the limit of a flush's payload: every row of a part, and its number."""
-    return DOCUMENT_BYTES + sum(rows * (4 * (1 + dim + width) + 1 + 4 * _ALIGNMENT) for rows, dim, width in shapes)
+    return DOCUMENT_BYTES + sum(each.rows * (4 + each.row_bytes + 4 * _ALIGNMENT) for each in shapes)
 
 
 def pack(operation: Operation, generation: int, document: object, *arrays: NDArray[Any]) -> tuple[Header, list[Any]]:
@@ -116,17 +116,17 @@ def unpack_flush(frame: Frame, shapes: Shapes) -> Flush:
     if len(head.counts) != len(shapes):
         raise FrameError(f"a flush of {len(head.counts)} segments, not {len(shapes)}")
     deltas = tuple(
-        Delta(reader.take((count,), np.uint32), reader.image(count, dim, width))
-        for count, (_, dim, width) in zip(head.counts, shapes, strict=True)
+        Delta(reader.take((count,), np.uint32), reader.image(count, shape))
+        for count, shape in zip(head.counts, shapes, strict=True)
     )
     reader.end()
     return Flush(head.before, head.after, head.complete, head.mark, deltas)
 
 
-def unpack_image(frame: Frame, count: int, shape: tuple[int, int, int]) -> Image:
+def unpack_image(frame: Frame, count: int, shape: PartShape) -> Image:
     """Return the rows in a ROWS, which share its memory. Raises FrameError."""
     reader = _Arrays(frame)
-    image = reader.image(count, *shape[1:])
+    image = reader.image(count, shape)
     reader.end()
     return image
 
@@ -139,7 +139,7 @@ class _Arrays:
         self._payload = frame.payload
         self._at = count + -count % _ALIGNMENT
 
-    def take(self, shape: tuple[int, ...], dtype: type[Any]) -> NDArray[Any]:
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         count = int(np.prod(shape))
         size = count * np.dtype(dtype).itemsize
         first, self._at = self._at, self._at + size + -size % _ALIGNMENT
@@ -147,8 +147,9 @@ class _Arrays:
             raise FrameError(f"arrays of more than the {len(self._payload)} bytes of the payload")
         return np.frombuffer(self._payload, dtype, count, first).reshape(shape)
 
-    def image(self, count: int, dim: int, width: int) -> Image:
-        rows, state = (self.take((count, values), np.uint32) for values in (dim, width))
+    def image(self, count: int, shape: PartShape) -> Image:
+        rows = self.take((count, shape.dim), f"u{shape.value_bytes}")
+        state = self.take((count, shape.width), np.uint32)
         return Image(rows, state, self.take((count,), np.uint8))
 
     def end(self) -> None:

@@ -5,7 +5,6 @@ No sockets. Only the thread that changes the rows calls this, so each answer is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -47,17 +46,17 @@ class ParityStore:
     Names must be unique across processes: make the first one random. Not thread-safe.
     """
 
-    def __init__(self, data_shards: int, shapes: Sequence[tuple[int, int, int]], build: int) -> None:
-        """Allocate parity of `data_shards` parts. shapes: rows of a part, their dim and width of state, by segment."""
+    def __init__(self, data_shards: int, shapes: Shapes, build: int) -> None:
+        """Allocate parity of `data_shards` parts with these shapes, by segment."""
         self.build = build
         self._shapes = tuple(shapes)
         self._images = self._zeros()
         self._positions = [PartPosition(Point(build))] * data_shards
 
     @classmethod
-    def size_bytes(cls, shapes: Sequence[tuple[int, int, int]]) -> int:
+    def size_bytes(cls, shapes: Shapes) -> int:
         """Return the memory of a parity."""
-        return sum(rows * (4 * (dim + width) + 1) for rows, dim, width in shapes)
+        return sum(each.rows * each.row_bytes for each in shapes)
 
     def position(self, part: int) -> PartPosition:
         """Return the position of the `part`-th member's part."""

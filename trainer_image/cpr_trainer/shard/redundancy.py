@@ -52,8 +52,7 @@ class Redundancy:
         self._roster = roster
         self._local = local
         ring, parts = Ring(job.shards, job.parity_shards), Parts.of(local.placement, job.parity_shards)
-        segments = local.arena.segments
-        shapes = [(rows, mine.dim, mine.state.shape[1]) for rows, mine in zip(parts.sizes, segments, strict=True)]
+        shapes = parts.shapes(local.arena)
         self._ring, self._parts, self._shapes = ring, parts, shapes
         self._holders = ring.holders(roster.index)
         self._journal = Journal(local.arena, parts, _name(rng))

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cpr_trainer.arrays import Values
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.data.loader import Loader, failed
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup
-from cpr_trainer.exchange.encoding import Values
 
 #: Waits for a lookup's vectors; raises ShardsUnavailableError.
 Await = Callable[[PendingLookup], Values]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.model import SparseOptimizerSpec
-from cpr_trainer.arrays import Floats
+from cpr_trainer.arrays import Floats, Values
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.priority import Claim, Population, Strategy, Tracker, make_tracker
 from support.shard_job import small_job
@@ -46,7 +46,7 @@ class Shard:
         self.tracker = make_tracker(self.strategy, self.arena, population, self.quota, np.random.default_rng(self.seed))
         self.saved = self.content()
 
-    def content(self) -> tuple[Floats, Floats]:
+    def content(self) -> tuple[Values, Floats]:
         return self.arena.rows.copy(), self.arena.state.copy()
 
     def push(self, slots: list[int]) -> None:

@@ -32,7 +32,7 @@ from cpr_contract.manifests import (
     incarnation_prefix,
     step_folder,
 )
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.checkpoint.format.keys import place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.errors import TrainerError
@@ -194,7 +194,7 @@ def parts_of(found: Found) -> tuple[Part, ...]:
     return manifest.parts
 
 
-def read_rows(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.uint8], state: Floats) -> Ints:
+def read_rows(store: Store, part: Part, shape: Shape, rows: Values | NDArray[np.uint8], state: Floats) -> Ints:
     """Fill rows [k, ...] and state [k, W] with a part's bytes; return the places, int64 [k]. Raises DamagedError."""
     if part.size_bytes != shape.size_bytes:
         raise DamagedError(part.key, f"has {part.size_bytes} bytes for {part.rows} rows")

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.choices import Bits
-from cpr_trainer.arrays import Floats
+from cpr_trainer.arrays import Floats, Values
+from cpr_trainer.embedding.bfloat16 import as_floats
 from cpr_trainer.errors import DivergedError
 
 Bytes = NDArray[np.uint8]
@@ -151,15 +152,16 @@ def record_bytes(dim: int, bits: Bits) -> int:
     return _FLOAT.itemsize * dim if bits == EXACT else _ENDS_BYTES + packed_bytes(dim, bits)
 
 
-def encode_rows(rows: Floats, bits: Bits) -> Bytes:
-    """Return the records of rows, float32 [n, D], as uint8 [n, record_bytes]: 32 bits as they are, maybe no copy.
+def encode_rows(values: Values, bits: Bits) -> Bytes:
+    """Return the records of rows, [n, D], as uint8 [n, record_bytes]: in an exact save as they are, maybe no copy.
 
     With 8 bits a value is off by at most half a 255th of its row's range; with fewer the sum of a row's squared errors
     is made small. Raises DivergedError for values that fewer than 32 bits cannot hold: infinite ones, those that are no
     number, or larger than half the largest float32.
     """
     if bits == EXACT:
-        return np.ascontiguousarray(rows, _FLOAT).view(np.uint8)
+        return np.ascontiguousarray(values).view(np.uint8)
+    rows = as_floats(values)
     for block in _blocks(rows):
         sound = (np.abs(rows[block]) <= _HIGHEST).all(axis=1)  # false for NaN, too
         if not sound.all():

@@ -193,6 +193,6 @@ class _PartLoader:
         mine = np.flatnonzero((first <= places) & (places < last))
         rows = decode_rows(records, shape.dim, shape.bits)
         slots = places[mine] - first
-        segment.rows[slots] = rows[mine]
+        segment.write(slots, rows[mine])
         segment.state[slots] = state[mine]
         self.arena.epochs.of[slots + segment.first] = self.epoch

@@ -61,7 +61,7 @@ def take_first_values(local: LocalRows, source: TableMapping | int | None) -> No
         selected = (arena.epochs.of[slots] == 0) & others[chunk.tables] & known
         tables, rows, slots = chunk.tables[selected], chunk.rows[selected], slots[selected]
         for segment, inside in arena.parted(slots):
-            segment.rows[inside] = there.values(source_tables[tables], rows % source_rows[tables])
+            segment.write(inside, there.values(source_tables[tables], rows % source_rows[tables]))
             segment.state[inside] = 0.0
         arena.epochs.of[slots] = 1
 
@@ -150,7 +150,7 @@ class _PartLoader:
         slots, taken = slots[here], selected[here]
         for segment, inside in local.arena.parted(slots):
             width = min(segment.state.shape[1], state.shape[1])
-            segment.rows[inside] = values[taken]
+            segment.write(inside, values[taken])
             segment.state[inside] = 0.0
             segment.state[inside, :width] = state[taken, :width]
         local.arena.epochs.of[slots] = 1

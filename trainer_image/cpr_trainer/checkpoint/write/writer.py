@@ -79,10 +79,10 @@ class Writer:
         self._segments = arena.segments
         self._uncommitted: list[str] = []
         sizes = [rows_per_part(len(segment), segment.row_bytes) for segment in arena.segments]
-        values = [size * segment.row_values for size, segment in zip(sizes, arena.segments, strict=True)]
+        most_bytes = max(size * each.row_bytes for size, each in zip(sizes, arena.segments, strict=True))
         self._free: SimpleQueue[RowBuffer] = SimpleQueue()
         for _ in range(_PARTS_AT_ONCE):
-            self._free.put(RowBuffer(max(sizes), max(values)))
+            self._free.put(RowBuffer(max(sizes), most_bytes))
 
     def write(
         self, draft: ShardManifest, capture: Capture, retry: Retry = call, tracker: Tracker | None = None

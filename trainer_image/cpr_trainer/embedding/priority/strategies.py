@@ -7,8 +7,9 @@ from typing import Literal, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.bfloat16 import as_floats
 from cpr_trainer.embedding.priority.tracker import Claim, Population, Tracker, largest
 from cpr_trainer.hashing import scale_to
 from cprjob_serving.hashes import GOLDEN
@@ -186,7 +187,7 @@ class ScarTracker(Tracker):
         """Claim the rows that changed most."""
         return self._claim(largest(self._population, self._change, count, self._rng))
 
-    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- only rows are needed
+    def wrote(self, slots: Ints, rows: Values, state: Floats) -> None:  # noqa: ARG002 -- only rows are needed
         """Keep what was written."""
         self._unsure[slots] = True
         for segment, saved in zip(self._arena.segments, self._saved, strict=True):
@@ -197,7 +198,7 @@ class ScarTracker(Tracker):
         """Return the squared L2 distance of each row from its saved copy, float32 [chunk]."""
         change: Floats = np.empty(chunk.stop - chunk.start, np.float32)
         for place, inside, at in self._arena.runs(chunk):
-            moved = self._arena.segments[place].rows[inside] - self._saved[place][inside]
+            moved = self._arena.segments[place].read(inside) - as_floats(self._saved[place][inside])
             np.einsum("kd,kd->k", moved, moved, out=change[at])
         change[self._unsure[chunk]] = np.inf
         return change
@@ -236,7 +237,7 @@ class GrowthTracker(Tracker):
         """Claim the rows with the most growth of the accumulator's root."""
         return self._claim(largest(self._population, self._growth, count, self._rng))
 
-    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- only the state is needed
+    def wrote(self, slots: Ints, rows: Values, state: Floats) -> None:  # noqa: ARG002 -- only the state is needed
         """Keep the accumulators that were written, in addition to the saved ones."""
         if self._writing is None:
             self._writing = self._saved.copy()

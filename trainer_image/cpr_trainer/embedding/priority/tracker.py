@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.placement import Placement
 
 #: The large tables hold at least this portion of all rows.
@@ -159,10 +159,10 @@ class Tracker(ABC):
         self._marked = claim
         self._mark(claim)
 
-    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: B027 -- as above
+    def wrote(self, slots: Ints, rows: Values, state: Floats) -> None:  # noqa: B027 -- as above
         """Note the content, as of the mark, of claimed rows of one segment that were written.
 
-        slots: int64 [k]. rows: float32 [k, D]. state: float32 [k, W] of their optimizers.
+        slots: int64 [k]. rows: [k, D]. state: float32 [k, W] of their optimizers.
         """
 
     def forget(self, claim: Claim) -> None:
