@@ -142,6 +142,11 @@ def test_documents_without_dims_are_read() -> None:
     assert earlier("shard_manifest", "further").spans == ((78750, 105000),)
 
 
+def test_job_without_precisions_of_tables_has_float32() -> None:
+    assert read("job_spec").model.table_precisions == ("fp32", "fp32", "fp32", "bf16")
+    assert earlier("job_spec", "tables.precision").model.table_precisions == 4 * ("fp32",)
+
+
 def test_documents_without_ids_mean_cpr64() -> None:
     fields_of_ids = ("ids", "out_of_range", "hash_seed", "vocabulary", "min_count")
     model = earlier("job_spec", *(f"tables.{field}" for field in fields_of_ids)).model

@@ -90,6 +90,7 @@ BOUNDS = (
     ),
     bound("spec.model.tables.0.dim", 4096, 4097),
     bound("spec.model.tables.0.dim", 1, 0),
+    bound("spec.model.tables.0.precision", "bf16", "fp16"),
     bound("spec.model.tables.0.rows", 2**40, 0),
     bound("spec.model.tables.0.name", "user_id-2", "User"),
     bound("spec.model.denseOptimizer.kind", "Adagrad", "RowWiseAdagrad"),

@@ -16,7 +16,8 @@ Dense = Literal["ByName", "Initialise"]
 DenseSync = Literal["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"]
 #: The updates of embedding rows: one for each step, of the sum over all trainers, or one for each trainer's push.
 SparseUpdates = Literal["PerStep", "PerPush"]
-#: The type in which the dense network computes, and in which embedding vectors and gradients are sent.
+#: The type in which the dense network computes, and in which embedding vectors and gradients are sent; and the type of
+#: a table's rows.
 Precision = Literal["fp32", "bf16"]
 #: The device on which trainers compute the dense network.
 Device = Literal["cpu", "cuda"]

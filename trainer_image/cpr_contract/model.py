@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from cpr_contract.choices import Precision
+
 #: Columns of the Criteo layout: a label, then these.
 DENSE_FEATURES = 13
 CATEGORICAL_FEATURES = 26
@@ -87,7 +89,8 @@ class TableSpec:
     With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. The defaults of
     `optimizer` and `dim` are the model's. `out_of_range` is for the ids `RowNumber` and `Vocabulary`, `hash_seed` for
     `XXH64` and `Murmur3`. With the ids `Vocabulary`, value i, from 0, has row i + 1. Values come from the file at the
-    URI `vocabulary`, or are those with at least `min_count` occurrences in the data.
+    URI `vocabulary`, or are those with at least `min_count` occurrences in the data. Rows have the type `precision`,
+    their optimizer's state is float32.
     """
 
     name: str
@@ -100,6 +103,7 @@ class TableSpec:
     hash_seed: int = 0
     vocabulary: str | None = None
     min_count: int | None = None
+    precision: Precision = "fp32"
 
     @property
     def id_scheme(self) -> str:
@@ -190,6 +194,11 @@ class ModelSpec:
     def bands(self) -> tuple[int, ...]:
         """The band of each table, as an index into `dims`: tables of one dim are a band."""
         return tuple(map(self.dims.index, self.table_dims))
+
+    @property
+    def table_precisions(self) -> tuple[Precision, ...]:
+        """The precision of each table."""
+        return tuple(table.precision for table in self.tables)
 
 
 def state_width(kind: RowOptimizer, dim: int) -> int:

@@ -19,6 +19,10 @@ from cpr_contract.choices import (
 )
 from cpr_contract.model import ModelSpec
 
+#: The version that the description of a job with tables in bf16 states at least. Images of releases without them refuse
+#: it, instead of ignoring the field.
+BF16_TABLES_VERSION = 2
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnsSpec:
@@ -179,15 +183,17 @@ MEASURED = 0
 class JobSpec:
     """The spec that all trainers and shards of one job share. The model's seed is `data.seed`.
 
-    A member without a heartbeat for `silence_s` is reported as silent. Parameters, rows and optimizers are float32 at
-    any `precision`. Vectors are requested `prefetch` steps in advance: with 1 they include all pushes of their own
-    trainer, with n > 1 they miss those of n steps. A trainer computes each slice with `workers` threads in parallel, or
-    with the number that the first leader found fastest (MEASURED, `WorkersManifest`). The dense network is computed on
-    `device`, everything else on the CPU. Each trainer keeps unsaved pushes for replaced shards in `replay_bytes` of
-    memory; 0: none. Further pushes go to `spill_bytes` on its disk; 0: none. With an `evaluation` the network is scored
-    on held-out samples during training. Each `parity_shards` shards have a common parity in the memory of another one;
-    0: there is none. With the `sparse_updates` PerStep, which need lockstep, shards merge the pushes of a step to one
-    update of its rows. Jobs of earlier releases do not have the field: each push is an update.
+    `contract` is the version in force between the operator and the pods, or a higher one (`description_version`). A
+    member without a heartbeat for `silence_s` is reported as silent. Parameters and optimizers are float32 at any
+    `precision`, and rows have the precision of their table. Vectors are requested `prefetch` steps in advance: with 1
+    they include all pushes of their own trainer, with n > 1 they miss those of n steps. A trainer computes each slice
+    with `workers` threads in parallel, or with the number that the first leader found fastest (MEASURED,
+    `WorkersManifest`). The dense network is computed on `device`, everything else on the CPU. Each trainer keeps
+    unsaved pushes for replaced shards in `replay_bytes` of memory; 0: none. Further pushes go to `spill_bytes` on its
+    disk; 0: none. With an `evaluation` the network is scored on held-out samples during training. Each `parity_shards`
+    shards have a common parity in the memory of another one; 0: there is none. With the `sparse_updates` PerStep, which
+    need lockstep, shards merge the pushes of a step to one update of its rows. Jobs of earlier releases do not have the
+    field: each push is an update.
     """
 
     contract: int
@@ -229,6 +235,11 @@ class JobSpec:
     def per_step(self) -> bool:
         """True if shards merge the pushes of all trainers to one update a step. A single trainer pushes once a step."""
         return self.sparse_updates == "PerStep" and self.lockstep and self.trainers > 1
+
+
+def description_version(version: int, model: ModelSpec) -> int:
+    """Return the version of a job's description, for pods with which the operator speaks `version`."""
+    return max(version, BF16_TABLES_VERSION) if "bf16" in model.table_precisions else version
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:

@@ -126,9 +126,9 @@ class Trainers(SpecModel):
     arrive. Auto: PerStep wherever it is possible. A job keeps the mode that it starts with, with the reason in
     status.runtime.sparseUpdates. Jobs started by version 0.1.0 keep PerPush."""
     precision: Precision = "fp32"
-    """bf16: the dense network computes in bfloat16, and vectors and gradients are sent in it. Parameters, rows and
-    optimizers stay float32. About twice as fast on processors and GPUs with bfloat16 instructions, far slower on
-    others."""
+    """bf16: the dense network computes in bfloat16, and vectors and gradients are sent in it. Parameters and
+    optimizers stay float32, and rows have the precision of their table. About twice as fast on processors and GPUs with
+    bfloat16 instructions, far slower on others."""
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 1
     """Number of steps to prefetch embedding vectors. With 1, a single trainer reads the same vectors as without
     prefetching. Higher values hide more network latency, but vectors then miss the updates of the steps in between."""

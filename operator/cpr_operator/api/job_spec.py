@@ -50,12 +50,12 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
     """
     replay = replay or replay_policy(spec)
     count = (workers or worker_count(spec)).count
-    data = spec.data
+    data, model = spec.data, _model(spec.model, spec.data.columns)
     return contract.JobSpec(
-        contract=version,
+        contract=contract.description_version(version, model),
         job_uid=uid,
         job_name=name,
-        model=_model(spec.model, data.columns),
+        model=model,
         data=_copied(
             contract.DataSpec,
             data,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from cpr_contract.choices import Precision
 from cpr_contract.model import (
     MAX_FEATURES,
     MAX_NUMERIC,
@@ -73,6 +74,9 @@ class Table(SpecModel):
     dim: Dim | None = None
     """Width of this table's vectors. A DLRM projects them to embeddingDim. An entrypoint gets them unchanged. Default:
     embeddingDim."""
+    precision: Precision = "fp32"
+    """The type of this table's rows in memory, in saves and in parity. bf16: bfloat16, two bytes per value. Updates are
+    computed in float32 and rounded stochastically, and the optimizer's state stays float32."""
 
 
 class Feature(SpecModel):

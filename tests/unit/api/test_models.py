@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.model import OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.spec import MEASURED, EvaluationSpec, JobSpec
+from cpr_contract.spec import BF16_TABLES_VERSION, MEASURED, EvaluationSpec, JobSpec
 from cpr_operator.api.base import format_time, parse_time
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import FailureRecord, Shard, Status
@@ -25,6 +26,16 @@ def test_built_vocabulary_maps_other_ids_to_the_default_row() -> None:
     assert table(outOfRange="Fail").out_of_range == "Fail"
     stated = table(vocabulary={"uri": "s3://b/k"})
     assert (stated.out_of_range, stated.min_count, stated.vocabulary) == ("Fail", None, "s3://b/k")
+
+
+def test_description_of_tables_in_bf16_has_a_version_that_earlier_images_refuse() -> None:
+    plain, half = (
+        to_job_spec(parse_spec(edited({"spec.model.tables.1.precision": each})["spec"]), "uid", "name")
+        for each in ("fp32", "bf16")
+    )
+    assert (plain.contract, plain.model.table_precisions) == (CONTRACT_VERSION, ("fp32", "fp32"))
+    assert (half.contract, half.model.table_precisions) == (BF16_TABLES_VERSION, ("fp32", "bf16"))
+    assert BF16_TABLES_VERSION > CONTRACT_VERSION
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.5, 1_790_000_000.123])
