@@ -22,13 +22,14 @@ from cpr_contract.spec import ColumnsSpec, DataSpec, EarlyStopSpec, EvaluationSp
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.embedding.access import Rows, as_rows
+from cpr_trainer.embedding.bfloat16 import as_floats
 from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.evaluate import score_held_out
 from cpr_trainer.single_process import SingleProcessTrainer
 from cpr_trainer.trainer.scores import EarlyStopState
 from support import bag_data, feature_data, table_data
 from support.local_job import small_job, small_steps
-from support.row_dims import with_dims
+from support.row_dims import with_dims, with_precisions
 from support.row_optimizers import mixed
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,12 @@ def dims(folder: Path) -> JobSpec:
     """Tables of three dims, each with an optimizer of its own, under the DLRM."""
     job = mixed(with_dims(plain(folder), *DIMS))
     return replace(job, data=replace(job.data, hold_out=0.1))
+
+
+def half_rows(folder: Path) -> JobSpec:
+    """Tables of one dim, every second one in bf16, with saves on earlier ones."""
+    job = with_precisions(plain(folder), "bf16", "fp32")
+    return replace(job, snapshots=replace(job.snapshots, rebase="Consecutive"))
 
 
 def recipe(folder: Path) -> JobSpec:
@@ -185,7 +192,7 @@ def dense_saves(folder: Path) -> JobSpec:
 JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
     make.__name__: make
     for make in (
-        *(plain, three_workers, dims, recipe, features, two_labels),
+        *(plain, three_workers, dims, half_rows, recipe, features, two_labels),
         *(bags, vocabulary, code, wide, early_stop, noisy, two_trainers, merged_steps, dense_saves),
     )
 }
@@ -208,7 +215,7 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopS
                 return
 
             def fetch(rows: UniqueRows) -> Rows:
-                return as_rows(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
+                return as_rows(tuple(map(torch.from_numpy, map(as_floats, trainer.arena.read(rows.places)))))
 
             scores = score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch)
             values = (scores.auc(), scores.log_loss(), scores.normalised_entropy(), scores.calibration())

@@ -100,6 +100,14 @@ TABLE = (
         interval_s=OFTEN_S,
     ),
     Row(
+        "rows in bf16",
+        "half_rows",
+        ((60, killed_processes(ROLE_SHARD, 0)), (110, killed_shards(1)), (160, rolled_back(kills=ROLE_SHARD))),
+        REPLAY,
+        OFTEN_S,
+        environ=SUPERVISED_PODS,
+    ),
+    Row(
         "a recipe, in its warm-up",
         "recipe",
         ((40, killed_shards(1)), (120, rolled_back(kills=ROLE_TRAINER))),
@@ -170,7 +178,7 @@ TABLE = (
         ((EVERY // BATCH // 2, killed_shards(1)), (2 * EVERY // BATCH + 5, killed_processes(ROLE_TRAINER, 0))),
         REPLAY,
         OFTEN_S,
-        SUPERVISED_PODS,
+        environ=SUPERVISED_PODS,
     ),
     Row("an early stop after a rollback", "early_stop", ((2 * EVERY // BATCH + 5, rolled_back()),), REPLAY, OFTEN_S),
 )

@@ -17,7 +17,7 @@ from cpr_trainer.parity.flush import Flush, Point
 from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.parity_server import ParityStore
 from cpr_trainer.parity.rebuild import ParityUnavailableError, rows_of
-from support.row_dims import with_dims
+from support.row_dims import with_dims, with_precisions
 from support.row_optimizers import mixed
 from support.shard_job import small_job
 
@@ -28,8 +28,9 @@ _BLOCK = 7
 
 
 def banded_job(shards: int) -> JobSpec:
-    """Bands of 61 rows of 5 values and 12 of 2, with optimizers that keep different state."""
-    return mixed(with_dims(small_job(Path("unused"), shards=shards, rows=(50, 12, 11)), 5, 2, 5))
+    """Bands of 61 rows of 5 values in bf16 and 12 of 2 in fp32, with optimizers that keep different state."""
+    job = mixed(with_dims(small_job(Path("unused"), shards=shards, rows=(50, 12, 11)), 5, 2, 5))
+    return with_precisions(job, "bf16", "fp32")
 
 
 def needed(ring: Ring, shard: int) -> frozenset[int]:
@@ -82,7 +83,7 @@ class ParityRing:
         portion = 1.0 if every else rng.choice([0.05, 0.3, 1.0])
         slots = np.flatnonzero(rng.random(len(shard.arena)) < portion)
         numbers = self.numbers(index)[slots]
-        gradients = tuple(rng.standard_normal(rows.shape).astype(np.float32) for rows in shard.arena.read(slots))
+        gradients = tuple(rng.standard_normal(rows.shape, np.float32) for rows in shard.arena.read(slots))
         shard.journal.note(slots)
         assert shard.arena.apply(slots, numbers, gradients, self._step)
 

@@ -59,7 +59,7 @@ def draft(step: int = 10, **changes: Any) -> ShardManifest:
     return replace(base, **changes)
 
 
-def full_save(store: Store, manifest: ShardManifest, rows: Floats, state: Floats) -> SavedShard:
+def full_save(store: Store, manifest: ShardManifest, rows: arrays.Values, state: Floats) -> SavedShard:
     """Save all rows [n, D] and their state [n, W]."""
     arena = Arena([Segment(0, rows, state)], Assignment((len(rows),), (SparseOptimizerSpec("SGD", 0.1),)))
     arena.epochs.note(np.arange(len(rows)))

@@ -28,6 +28,7 @@ from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.bfloat16 import DTYPES, converted, narrow, widen
 from cpr_trainer.embedding.optimizers import Assignment
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.embedding.segments import Segment, initial_rows
@@ -91,7 +92,8 @@ def save_anchor(job: JobSpec, rows: Rows, *, shards: int = SHARDS, generation: i
                 arena[slot] = rows(int(table), np.array([row]))[0]
         manifest = draft(step, index=index, layout=layout, first_place=int(placement.starts[index]))
         state = np.ones((len(arena), 1), np.float32)
-        refs.append(full_save(store_of(job), replace(manifest, generation=generation), arena, state).ref)
+        stored = converted(arena, np.dtype(DTYPES[job.model.tables[0].precision]))
+        refs.append(full_save(store_of(job), replace(manifest, generation=generation), stored, state).ref)
     meta = DenseManifest(CONTRACT_VERSION, "uid", generation, 1, step, 1000, 100 * step, layout, ())
     return commit_anchor(store_of(job), meta, first_dense(job), tuple(refs), ((),) * shards)
 
@@ -144,6 +146,15 @@ def test_exported_model_has_files_that_others_read(job: JobSpec, anchor: AnchorR
     assert list(found)[-1] == "model.json"
     assert found == files
     assert not Path("-").exists()
+
+
+def test_tables_in_bf16_are_exported_as_float32(job: JobSpec, tmp_path: Path) -> None:
+    tables = tuple(replace(table, precision="bf16") for table in TABLES)
+    half, folder = replace(job, model=replace(job.model, tables=tables)), tmp_path / "out"
+    export_model(half, ExportRequest(save_anchor(half, random_rows).key), folder)
+    for number, (table, file) in enumerate(zip(TABLES, FILES, strict=True)):
+        weight = load_file(folder / "tables" / f"{file}.safetensors")["weight"]
+        assert np.array_equal(weight.numpy(), widen(narrow(random_rows(number, np.arange(table.rows)))))
 
 
 def test_export_that_fails_leaves_no_model_json(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:

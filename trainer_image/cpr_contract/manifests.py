@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from cpr_contract.choices import Bits, Strategy
+from cpr_contract.choices import Bits, Precision, Strategy
 from cpr_contract.model import RowOptimizer
 
 MANIFEST = "manifest.json"
@@ -128,6 +128,8 @@ class ShardManifest:
 class SavedTable:
     """A table as it was saved. `optimizer` is the kind of its optimizer, `ids` its `id_scheme`.
 
+    Earlier versions saved rows in float32 only, and did not write `precision`.
+
     If it has a vocabulary, `vocabulary` is the SHA-256, in hex, of its `values` values, a line each.
     """
 
@@ -138,6 +140,7 @@ class SavedTable:
     ids: str
     vocabulary: str = ""
     values: int = 0
+    precision: Precision = "fp32"
 
 
 @dataclass(frozen=True, slots=True)

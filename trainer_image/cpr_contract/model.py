@@ -191,14 +191,28 @@ class ModelSpec:
         return tuple(dict.fromkeys(self.table_dims))
 
     @property
-    def bands(self) -> tuple[int, ...]:
-        """The band of each table, as an index into `dims`: tables of one dim are a band."""
-        return tuple(map(self.dims.index, self.table_dims))
-
-    @property
     def table_precisions(self) -> tuple[Precision, ...]:
         """The precision of each table."""
         return tuple(table.precision for table in self.tables)
+
+    @property
+    def bands(self) -> tuple[int, ...]:
+        """The band of each table, counted from 0: tables of one dim and precision are a band."""
+        return tuple(map(self._bands.index, zip(self.table_dims, self.table_precisions, strict=True)))
+
+    @property
+    def band_dims(self) -> tuple[int, ...]:
+        """The length of the vectors of each band. Bands of one dim differ in precision."""
+        return tuple(dim for dim, _ in self._bands)
+
+    @property
+    def band_precisions(self) -> tuple[Precision, ...]:
+        """The precision of each band."""
+        return tuple(precision for _, precision in self._bands)
+
+    @property
+    def _bands(self) -> tuple[tuple[int, Precision], ...]:
+        return tuple(dict.fromkeys(zip(self.table_dims, self.table_precisions, strict=True)))
 
 
 def state_width(kind: RowOptimizer, dim: int) -> int:

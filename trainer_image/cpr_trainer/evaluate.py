@@ -140,7 +140,7 @@ def _vectors(
     """Return for each band which of these numbers (ascending) are of it, and their saved rows, float32 [k_b, D_b]."""
     bands = placement.band_of[placement.tables_of(numbers)[0]]
     shards, slots = placement.locate(numbers)
-    found = [np.empty((int((bands == band).sum()), dim), np.float32) for band, dim in enumerate(job.model.dims)]
+    found = [np.empty((int((bands == band).sum()), dim), np.float32) for band, dim in enumerate(job.model.band_dims)]
     for index in range(placement.shards):
         local = load_anchor(store, job, manifest, placement, index)
         for band, (vectors, segment) in enumerate(zip(found, local.arena.segments, strict=True)):

@@ -21,7 +21,7 @@ from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, order_of
 from simulation.data_plane.calm import UNKNOWN, CalmRun
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.suspension import Suspension
-from simulation.data_plane.workload import Workload, rows_of
+from simulation.data_plane.workload import DIM, Workload, rows_of
 from support.parity_ring import same
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Checker:
 
     def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Values) -> None:
         """Look at the tallies that a trainer got."""
+        vectors = vectors.reshape(-1, DIM)
         for shard, link in enumerate(trainer.exchange._loop.links):
             part = rows.on_shard(shard)
             for rank, number in enumerate(self._workload.tallies[shard]):
@@ -199,12 +200,15 @@ class Checker:
             assert not beyond, f"{who} reports steps of rank {rank} up to {applied[rank]}, and has {beyond}"
             missing |= {(rank, step) for step in range(1, applied[rank] + 1)} - {(rank, step) for step in found}
         for step in range(1, max(applied) + 1):
-            changes = np.zeros_like(expected)
+            changes, changed = np.zeros_like(expected), np.zeros(len(expected), np.bool_)
             for rank, last in enumerate(applied):
                 if step <= last and (rank, step) not in missing:
                     slots, gradients = workload.on_shard(shard, rank, step)
                     changes[slots] += gradients  # in the order of ranks
-            expected -= changes
+                    changed[slots] = True
+            expected[changed] = workload.after(
+                expected[changed] - changes[changed], workload.numbers_on(shard)[changed], step
+            )
         wrong = np.flatnonzero((rows != expected).any(axis=1))
         assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
         return missing

@@ -286,7 +286,8 @@ class Trainer:
                 return digest_of(vectors)
 
     def _push(self, step: int) -> None:
-        rows, gradients = self.workload.push(self.rank, step)
+        rows, whole = self.workload.push(self.rank, step)
+        gradients = tuple(rows.of_band(whole, band) for band in range(rows.bands))
         self.pod.pushes.add(step)
         pushed = max(step, self.pushed or 0)
 

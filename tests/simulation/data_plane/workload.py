@@ -2,7 +2,8 @@
 
 Gradients are whole numbers, the optimizer is SGD with rate 1, and first values are multiples of a power of two: so sums
 are exact in any order, and a push that is lost, doubled or foreign shows in the bits. Each rank has a row of its own on
-every shard, its *tally*: step s adds one bit of its own there, so a shard's rows show which steps they hold.
+every shard, its *tally*: step s adds one bit of its own there, so a shard's rows show which steps they hold. The rows
+of one table may be bfloat16, with the same bits whenever a step is applied again. Tallies are of the other one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from cpr_contract.choices import Precision
+from cpr_contract.limits import MAX_TRAINERS
 from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.bfloat16 import round_stochastically, rounding_keys, widen
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
 from support.shard_job import small_job
@@ -57,7 +61,8 @@ class Workload:
         k = rng.randint(1, min(shards - 1, 3)) if replays and shards > 1 and rng.random() < 0.6 else 0
         job = small_job(Path("unused"), shards=shards, trainers=trainers, rows=(60, 31), dim=DIM)
         sgd = SparseOptimizerSpec("SGD", 1.0)
-        tables = tuple(TableSpec(table.name, table.rows) for table in job.model.tables)
+        half: Precision = "bf16" if random.Random(f"precision of {seed}").random() < 0.4 else "fp32"
+        tables = (TableSpec("t0", 60), TableSpec("t1", 31, precision=half))
         batch = 2 * trainers
         job = replace(
             job,
@@ -69,6 +74,7 @@ class Workload:
             snapshots=replace(job.snapshots, rebase=rng.choice(("Consecutive", "OneShot", "Intermittent"))),
             sparse_updates="PerStep" if random.Random(f"steps of {seed}").random() < 0.7 else "PerPush",
         )
+        job = rounded_in_order(job)
         return cls(job, seed, rng.choice((0.2, 0.5, 2.0)), rng.choice((0.03, 0.1, 0.2)), rng.random() < 0.5)
 
     @cached_property
@@ -137,11 +143,20 @@ class Workload:
             found |= {column * BITS + bit + 1 for bit in range(BITS) if int(value) >> bit & 1}
         return found
 
+    def after(self, values: Floats, numbers: Ints, step: int) -> Floats:
+        """Return rows that a step has changed to these values, float32 [k, D]: those of bfloat16 are rounded."""
+        found = values.copy()
+        precisions = np.array(self.job.model.table_precisions)[self.placement.tables_of(numbers)[0]]
+        half = np.flatnonzero(precisions == "bf16")
+        halves = np.empty((len(half), DIM), np.uint16)
+        round_stochastically(values[half], rounding_keys(numbers[half], step * MAX_TRAINERS), halves)
+        found[half] = widen(halves)
+        return found
+
     def _unique(self, numbers: Ints) -> UniqueRows:
         places = self.placement.places(numbers)
         order = np.argsort(places)
-        bounds = np.searchsorted(places[order], self.placement.starts)
-        return UniqueRows(places[order], numbers[order], tuple(bounds.tolist()))
+        return UniqueRows.of(self.placement, places[order], numbers[order])
 
 
 def coarse(values: Floats) -> Floats:
@@ -155,6 +170,14 @@ def rows_of(arena: Arena) -> Floats:
     return np.concatenate([segment.read(slice(None)) for segment in arena.segments])
 
 
+def rounded_in_order(job: JobSpec) -> JobSpec:
+    """Return the job with float32 alone if its pushes have no order: the bits of rounded sums depend on it."""
+    if job.per_step or job.trainers == 1:
+        return job
+    tables = tuple(replace(table, precision="fp32") for table in job.model.tables)
+    return replace(job, model=replace(job.model, tables=tables))
+
+
 def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
     """Return an alteration: trainers buffer all that no save holds, and only these faults are injected.
 
@@ -164,6 +187,6 @@ def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
     def alter(workload: Workload) -> Workload:
         job = replace(workload.job, **{"replay_bytes": 1 << 20, "parity_shards": 0, **changes})
         data = replace(job.data, batch_size=2 * job.trainers, samples=2 * job.trainers * workload.last_step)
-        return replace(workload, job=replace(job, data=data), faults=faults)
+        return replace(workload, job=rounded_in_order(replace(job, data=data)), faults=faults)
 
     return alter

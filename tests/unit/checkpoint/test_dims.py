@@ -1,4 +1,4 @@
-"""Saves of tables of several dims: bit for bit, of every kind, by any number of shards."""
+"""Saves of tables of several dims and precisions: bit for bit, of every kind, by any number of shards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from cpr_contract.choices import Bits
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Values
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
-from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows
+from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows, value_bits
 from cpr_trainer.checkpoint.format.records import write_restore_record
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.checkpoint.restore_points import read_inventory, verify
+from cpr_trainer.embedding.bfloat16 import converted
 from support.memory_store import MemoryStore
-from support.row_dims import with_dims
+from support.row_dims import with_dims, with_precisions
 from support.row_optimizers import mixed, of_kind
 from support.saves import ShardBench, restore_record
 from support.shard_job import shard_roster, small_job
@@ -31,8 +33,8 @@ ROWS = (2300, 900, 40, 700)
 
 
 def alter(job: JobSpec) -> JobSpec:
-    """Dims 4, 16 and 3; another optimizer for each table."""
-    return mixed(with_dims(job, None, 16, 4, 3))
+    """Dims 4, 16 and 3, the last one in bf16; another optimizer for each table."""
+    return with_precisions(mixed(with_dims(job, None, 16, 4, 3)), "fp32", "fp32", "fp32", "bf16")
 
 
 def bench_of(store: MemoryStore, shards: int = 1, index: int = 0) -> ShardBench:
@@ -72,8 +74,9 @@ def test_a_chain_and_a_priority_save_come_back(bits: Bits) -> None:
         assert np.array_equal(segment.state, live.state), "what optimizers keep is exact"
 
 
-def _rounded(rows: np.ndarray, bits: Bits) -> np.ndarray:
-    return decode_rows(encode_rows(rows, bits), rows.shape[1], bits).copy()
+def _rounded(rows: np.ndarray, bits: Bits) -> Values:
+    of_values = value_bits(bits, "bf16" if rows.dtype == np.uint16 else "fp32")
+    return converted(decode_rows(encode_rows(rows, of_values), rows.shape[1], of_values).copy(), rows.dtype)
 
 
 def anchor_of(store: MemoryStore, shards: int) -> tuple[AnchorRef, dict[int, tuple[bytes, bytes]]]:
@@ -119,10 +122,11 @@ def test_all_rows_come_back_on_other_shards(before: int, after: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda job: mixed(with_dims(job, None, 16, 4, 2)), "another dimension"),
+        (lambda job: with_dims(alter(job), None, 16, 4, 2), "another dimension"),
+        (lambda job: with_precisions(alter(job), "fp32"), "another dimension or precision"),
         (lambda job: of_kind(with_dims(job, None, 16, 4, 3), "Adam"), "optimizers of other kinds"),
     ],
-    ids=["dims", "optimizers"],
+    ids=["dims", "precisions", "optimizers"],
 )
 def test_anchor_of_other_widths_is_refused(change: Callable[[JobSpec], JobSpec], message: str) -> None:
     store = MemoryStore()

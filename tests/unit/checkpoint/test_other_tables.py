@@ -19,6 +19,7 @@ from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.embedding.arena import LocalRows
+from cpr_trainer.embedding.bfloat16 import narrow, widen
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, same
 
@@ -62,7 +63,10 @@ def benches(
 def model_of(job: JobSpec) -> SavedModel:
     model = job.model
     parts = zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
-    tables = (SavedTable(table.name, table.rows, dim, kind.kind, table.id_scheme) for table, dim, kind in parts)
+    tables = (
+        SavedTable(table.name, table.rows, dim, kind.kind, table.id_scheme, precision=table.precision)
+        for table, dim, kind in parts
+    )
     return SavedModel(job.data.seed, tuple(tables), "SGD", ())
 
 
@@ -175,6 +179,31 @@ def test_resized_table_repeats_its_rows_and_a_numbered_one_has_its_first_and_new
     fresh = first_values(tables, 2)
     expected = {row: (old if row < 90 else fresh)["shops", row] for row in range(shops)}
     assert {row: found["shops", row] for row in range(shops)} == expected
+
+
+def in_bf16(*names: str) -> tuple[TableSpec, ...]:
+    """Return the tables of the anchor, some of them in bf16."""
+    return tuple(replace(table, precision="bf16") if table.name in names else table for table in OLD)
+
+
+def test_float32_is_rounded_to_nearest_for_a_table_in_bf16() -> None:
+    store = MemoryStore()
+    key, old = anchored(store, 2)
+    found = taken(benches(store, 3, in_bf16("users", "shops"), 2, restore_from=key, by_name=ByNameSpec()))
+    for (name, row), (vector, state) in old.items():
+        expected = vector
+        if name in {"users", "shops"}:
+            expected = narrow(np.frombuffer(vector, np.float32)).tobytes()
+        assert found[name, row] == (expected, state)
+
+
+def test_bf16_is_exact_in_a_table_in_float32() -> None:
+    store = MemoryStore()
+    key, old = anchored(store, 2, in_bf16("users", "pages"))
+    found = taken(benches(store, 3, in_bf16("pages"), 2, restore_from=key, by_name=ByNameSpec()))
+    for (name, row), (vector, state) in old.items():
+        expected = widen(np.frombuffer(vector, np.uint16)).tobytes() if name == "users" else vector
+        assert found[name, row] == (expected, state)
 
 
 def test_quantised_saves_are_read_as_by_the_same_tables() -> None:

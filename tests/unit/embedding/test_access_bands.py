@@ -77,6 +77,27 @@ def pooled(weight: torch.Tensor, ids: np.ndarray | Bags, table: int) -> torch.Te
     )
 
 
+@pytest.mark.parametrize("bags", [False, True])
+def test_bands_of_one_dim_are_one_block_as_without_bands(bags: bool) -> None:  # noqa: FBT001
+    rng, single, banded = np.random.default_rng(5), Placement(ROWS, 2), Placement(ROWS, 2, (0, 1, 0, 1))
+    ids = bags_of(rng) if bags else ids_of(rng)
+    weights = [torch.from_numpy(rng.standard_normal((rows, 4))) for rows in ROWS]
+    whole, access = find_access(single, ids), found_of(banded, ids)
+
+    def vectors(placement: Placement, numbers: np.ndarray) -> torch.Tensor:
+        pairs = zip(*placement.tables_of(numbers), strict=True)
+        return torch.stack([weights[table][row] for table, row in pairs])
+
+    bands = tuple(vectors(banded, access.unique.of_band(access.unique.numbers, band)) for band in (0, 1))
+    expected = single_tensor(whole.embeddings(vectors(single, whole.unique.numbers)))
+    assert torch.equal(single_tensor(access.embeddings(bands)), expected)
+    outer = torch.from_numpy(rng.standard_normal(tuple(expected.shape)))
+    sums = dict(zip(whole.unique.numbers.tolist(), whole.sum_gradients(outer), strict=True))
+    for band, found in enumerate(access.sum_gradients(outer)):
+        for number, gradient in zip(access.unique.of_band(access.unique.numbers, band).tolist(), found, strict=True):
+            torch.testing.assert_close(gradient, sums[number])
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_rows_lie_shard_by_shard_and_band_by_band(shards: int) -> None:
     placement = Placement(ROWS, shards, BANDS)

@@ -77,7 +77,8 @@ def test_tables_change_bit_for_bit_as_in_a_job_of_their_dim_alone() -> None:
 
 
 def change(arena: Arena, slots: np.ndarray, by: float = 1.0) -> bool:
-    return arena.apply(slots, np.zeros_like(slots), [np.full_like(rows, by) for rows in arena.read(slots)], 1)
+    gradients = [np.full_like(rows, by, np.float32) for rows in arena.read(slots)]
+    return arena.apply(slots, np.zeros_like(slots), gradients, 1)
 
 
 @pytest.mark.parametrize("strategy", ["MFU", "SSU", "SCAR", "Growth"])

@@ -148,7 +148,7 @@ def test_rows_of_other_shards_and_of_no_shard_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "bands", "message"),
-    [((1, 2), None, "3 rows cannot be split"), ((3, 3), (0, 1), "6 rows of 2 dims cannot be split")],
+    [((1, 2), None, "3 rows cannot be split"), ((3, 3), (0, 1), "6 rows in 2 bands cannot be split")],
 )
 def test_more_shards_than_rows_are_refused(rows: tuple[int, ...], bands: tuple[int, ...] | None, message: str) -> None:
     with pytest.raises(ValueError, match=f"{message} over 4 shards"):

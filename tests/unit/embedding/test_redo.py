@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cpr_contract.choices import Precision
 from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.memory import SharedMemory, SizeOf
+from cpr_trainer.embedding.placement import Placement
 from support.killed_lines import killed_at
 from support.shard_job import small_job
 
@@ -25,34 +28,44 @@ OPTIMIZERS: dict[str, tuple[SparseOptimizerSpec, ...]] = {
 }
 
 
-def a_job(*optimizers: SparseOptimizerSpec, dims: tuple[int, int] = (4, 4)) -> JobSpec:
+#: The dim and the precision of both tables, which are one band or two. An odd number of values of two bytes is padded.
+BANDS: dict[str, tuple[tuple[int, Precision], ...]] = {
+    "one band": ((4, "fp32"), (4, "fp32")),
+    "one band in bf16": ((4, "bf16"), (4, "bf16")),
+    "two dims": ((4, "fp32"), (8, "fp32")),
+    "two precisions": ((3, "bf16"), (3, "fp32")),
+}
+
+
+def a_job(optimizers: Sequence[SparseOptimizerSpec], bands: Sequence[tuple[int, Precision]]) -> JobSpec:
     job = small_job(Path("unused"))
     tables = tuple(
-        TableSpec(f"t{i}", rows, dim=dim, optimizer=optimizer)
-        for i, (rows, optimizer, dim) in enumerate(zip((50, 30), optimizers, dims, strict=True))
+        TableSpec(f"t{i}", rows, dim=dim, precision=precision, optimizer=optimizer)
+        for i, (rows, optimizer, (dim, precision)) in enumerate(zip((50, 30), optimizers, bands, strict=True))
     )
     return replace(job, model=replace(job.model, tables=tables))
 
 
-def everything(arena: Arena) -> tuple[tuple[Floats, Floats], ...]:
+def everything(arena: Arena) -> tuple[tuple[Values, Floats], ...]:
     return tuple((segment.rows.copy(), segment.state.copy()) for segment in arena.segments)
 
 
-def assert_equal(found: tuple[tuple[Floats, Floats], ...], expected: tuple[tuple[Floats, Floats], ...]) -> None:
+def assert_equal(found: tuple[tuple[Values, Floats], ...], expected: tuple[tuple[Values, Floats], ...]) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[1], theirs[1])
 
 
 def push(arena: Arena, slots: Ints, step: int) -> None:
-    gradients = [np.full_like(rows, step / 3) for rows in arena.read(slots)]
+    gradients = [np.full_like(rows, step / 3, np.float32) for rows in arena.read(slots)]
     assert arena.apply(slots, slots, gradients, step, b"the note of %d" % step)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("sizes", [(80,), (50, 30)])
-def test_a_push_killed_at_any_line_is_whole_or_was_never_there(kind: str, sizes: tuple[int, ...]) -> None:
-    job = a_job(*OPTIMIZERS[kind], dims=(4, 4) if len(sizes) == 1 else (4, 8))
+@pytest.mark.parametrize("bands", BANDS)
+def test_a_push_killed_at_any_line_is_whole_or_was_never_there(kind: str, bands: str) -> None:
+    job = a_job(OPTIMIZERS[kind], BANDS[bands])
+    sizes = Placement.of(job.model, 1).sizes(0)
     size = SizeOf()
     Arena.empty(job, *sizes, memory=size)
     first, second = np.array([3, 7, 49, 60]), np.array([1, 7, 20, 60, 79])

@@ -1,4 +1,4 @@
-"""Lookups and pushes where tables have several dims, over two shards that work."""
+"""Lookups and pushes where tables have several dims and precisions, over two shards that work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.exchange import Exchange
 from support.exchanges import WAIT_S, follow
-from support.row_dims import with_dims
+from support.row_dims import with_dims, with_precisions
 from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread
 
@@ -26,7 +26,7 @@ Pair = tuple[ShardThread, ShardThread]
 
 
 def job_of(precision: Precision = "fp32") -> JobSpec:
-    job = with_dims(small_job(Path("unused"), shards=2, rows=ROWS), *DIMS)
+    job = with_precisions(with_dims(small_job(Path("unused"), shards=2, rows=ROWS), *DIMS), "fp32", "fp32", "bf16")
     sgd = replace(job.model.sparse_optimizer, kind="SGD")
     return replace(job, precision=precision, model=replace(job.model, sparse_optimizer=sgd))
 
@@ -105,4 +105,6 @@ def test_a_push_changes_each_row_by_its_own_gradient(job: JobSpec, exchange: Exc
                 expected = initial_rows(job.model, 7, table, np.array([row]))[0]
                 if number in touched:
                     expected -= np.float32(0.1) * by_number[number]
-                np.testing.assert_allclose(segment.rows[chunk.first_slot + slot - segment.first], expected, atol=1e-5)
+                (found,) = segment.read(np.array([chunk.first_slot + slot - segment.first]))
+                rounding = 0.0 if segment.precision == "fp32" else 2**-7
+                np.testing.assert_allclose(found, expected, rtol=rounding, atol=1e-5)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.choices import Precision
-from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import FeatureSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.bags import FeatureLayout
+from cpr_trainer.embedding.features import Features
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dlrm import Dlrm
@@ -66,6 +68,18 @@ def test_tables_that_agree_on_another_dim_are_projected_too() -> None:
     spec = replace(SPEC, tables=tuple(replace(table, dim=7) for table in SPEC.tables))
     model, (dense, _) = Dlrm(spec, seed=1), inputs()
     assert model(dense, torch.randn(5, 3, 7)).shape == (5,)
+    build_network(spec, 1)
+
+
+def test_features_of_one_dim_and_two_precisions_are_one_block() -> None:
+    tables = (TableSpec("a", 10, precision="bf16"), TableSpec("b", 10), TableSpec("c", 10, precision="bf16"))
+    features = tuple(FeatureSpec(table.name, table.name, table.name) for table in tables)
+    spec, (dense, _) = replace(SPEC, tables=tables, features=features), inputs()
+    block = torch.randn(5, 3, 4)
+    parts = Features(FeatureLayout.of(spec), [block[:, [0, 2]], block[:, [1]]], [(), ()])
+    model = Dlrm(spec, seed=1)
+    assert not model.projections
+    assert torch.equal(model(dense, parts), model(dense, block))
     build_network(spec, 1)
 
 

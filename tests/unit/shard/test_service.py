@@ -21,7 +21,7 @@ from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Cuts, Losses, Progress, order_of
 from cpr_trainer.shard.status import Metrics
-from support.row_dims import with_dims
+from support.row_dims import with_dims, with_precisions
 from support.shard_fakes import DIM, ROWS, FakeClient
 from support.shard_job import small_job
 
@@ -281,3 +281,19 @@ def test_push_of_other_values_or_in_another_order_is_refused(order: int, values:
     client.send_frame(Operation.PUSH, 1, payload, count=2)
     assert message in client.refusals[0]
     assert not any(segment.rows.any() for segment in service.arena.segments)
+
+
+def test_pushes_of_two_ranks_in_one_step_are_rounded_by_themselves() -> None:
+    found = []
+    for rank in (0, 1):
+        job = with_precisions(small_job(Path("unused"), dim=DIM), "bf16")
+        placement = Placement.of(job.model, 1)
+        service = Service(job, placement, 0, Arena.empty(job, ROWS), Metrics())
+        client = FakeClient(service, rank)
+        service.joined(client)
+        service.start(Progress(1, (0, 0), Losses.restored((), 2), RowUpdates((0, 0))))
+        payload = np.arange(ROWS, dtype=np.int32).tobytes() + np.full(ROWS * DIM, 0.3, np.float32).tobytes()
+        assert client.send_frame(Operation.PUSH, 1, payload, count=ROWS) == ["ACK"]
+        found.append(service.arena.segments[0].read(slice(None)))
+    assert (found[0] != found[1]).any()
+    np.testing.assert_allclose(found[0], found[1], rtol=2**-6)

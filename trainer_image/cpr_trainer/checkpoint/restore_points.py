@@ -10,12 +10,14 @@ from itertools import pairwise, zip_longest
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+from cpr_contract.choices import Precision
 from cpr_contract.manifests import DenseManifest, ManifestRef, Part, RestoreRecord, ShardManifest
 from cpr_contract.model import ModelSpec
 from cpr_contract.requests import Damage, Point, PointKind, Verification
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.keys import SaveName, committed_in, is_restore_record, parse_save, place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
+from cpr_trainer.checkpoint.format.quantise import precision_of, value_bits
 from cpr_trainer.embedding.optimizers import state_widths
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
@@ -253,8 +255,11 @@ def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, da
     """Return the damage of a part that differs from its manifest, or from the model."""
     try:
         found = Shape.read(data)
-        dim, state = (found.dim, found.state) if model is None else _width_at(part.first, model)
-        expected = Shape.of(part, dim, manifest.bits, state=state)
+        if model is None:
+            dim, precision, state = found.dim, precision_of(found.bits), found.state
+        else:
+            dim, precision, state = _row_at(part.first, model)
+        expected = Shape.of(part, dim, value_bits(manifest.bits, precision), state=state)
         if (found, part.size_bytes) != (expected, expected.size_bytes):
             return Damage(part.key, f"{expected}, {expected.size_bytes} bytes", f"{found}, {part.size_bytes} bytes")
         expected.places(data)
@@ -263,11 +268,11 @@ def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, da
     return None
 
 
-def _width_at(place: int, model: ModelSpec) -> tuple[int, int]:
-    """Return the number of values of a row at this place, and of its optimizer state."""
+def _row_at(place: int, model: ModelSpec) -> tuple[int, Precision, int]:
+    """Return the number of values of a row at this place, their precision, and the values of its optimizer state."""
     ends = (end for _, end in Placement.of(model, 1).spans(0))
-    widths = zip(ends, model.dims, state_widths(model), strict=True)
-    return next(((dim, state) for end, dim, state in widths if place < end), (0, 0))
+    bands = zip(ends, model.band_dims, model.band_precisions, state_widths(model), strict=True)
+    return next(((dim, precision, state) for end, dim, precision, state in bands if place < end), (0, "fp32", 0))
 
 
 def _spans_text(manifest: ShardManifest) -> str:

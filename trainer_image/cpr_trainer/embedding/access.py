@@ -1,7 +1,7 @@
 """The rows that a batch needs: each is fetched and pushed once, although many samples may use it.
 
 Vectors come from shards by unique rows, and networks take them by samples. An access converts between the two: forward
-the vectors, backward the gradients. Tables of one dim form a band; with several dims there is one access for each band.
+the vectors, backward the gradients. With several bands (see `placement`) there is one access for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cpr_trainer.embedding.bags import Bags, FeatureLayout
 from cpr_trainer.embedding.feature_vectors import Features, Jagged
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 
-#: Vectors of unique rows, or their gradients: [u, D]; of several dims one for each band, [u_b, D_b].
+#: Vectors of unique rows, or their gradients: [u, D]; of several bands one for each, [u_b, D_b].
 Rows = Tensor | tuple[Tensor, ...]
 #: A vector for each bag, as a network takes them: [n, T, D]; of several dims one tensor for each table, [n, D_t]; or
 #: the features that a model states.
@@ -120,7 +120,7 @@ class Pooling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BandedAccess:
-    """The rows that one batch needs, where tables have several dims. unique: all of them.
+    """The rows that one batch needs, where tables have several dims or precisions. unique: all of them.
 
     bands: the access of each band by itself. tables: which tables those are, in the order of their bags.
     """
@@ -132,23 +132,33 @@ class BandedAccess:
     def to(self, device: torch.device) -> BandedAccess:
         return replace(self, bands=tuple(access.to(device) for access in self.bands))
 
-    def embeddings(self, vectors: Rows) -> tuple[Tensor, ...]:
-        """Return the vectors of the bags of each table, [n, D_t], from those of the unique rows, [u_b, D_b]."""
+    def embeddings(self, vectors: Rows) -> Tensor | tuple[Tensor, ...]:
+        """Return the vectors of the bags from those of the unique rows, [u_b, D_b].
+
+        Those of each table, [n, D_t]; if all bands have one dim, in one tensor [n, T, D].
+        """
+        of_bands = [access.embeddings(mine) for access, mine in zip(self.bands, vectors, strict=True)]
+        first = of_bands[0]
+        if all(each.shape[2] == first.shape[2] for each in of_bands):
+            whole = first.new_empty(len(first), sum(map(len, self.tables)), first.shape[2])
+            for tables, values in zip(self.tables, of_bands, strict=True):
+                whole[:, torch.from_numpy(tables)] = values
+            return whole
         found = dict[int, Tensor]()
-        for access, tables, mine in zip(self.bands, self.tables, vectors, strict=True):
-            for table, values in zip(tables.tolist(), access.embeddings(mine).unbind(dim=1), strict=True):
-                found[table] = values.contiguous()
+        for tables, values in zip(self.tables, of_bands, strict=True):
+            found.update(zip(tables.tolist(), (each.contiguous() for each in values.unbind(dim=1)), strict=True))
         return tuple(found[table] for table in range(len(found)))
 
     @torch.no_grad()
     def sum_gradients(self, gradients: Embeddings) -> tuple[Tensor, ...]:
-        """Return the gradients of the unique rows, of each band [u_b, D_b], from those of each table, [n, D_t]."""
+        """Return the gradients of the unique rows, of each band [u_b, D_b], from those of `embeddings`."""
         if isinstance(gradients, Features):
             raise TypeError("gradients of features in the place of those of tables")
-        return tuple(
-            access.sum_gradients(torch.stack([gradients[table] for table in tables.tolist()], dim=1))
-            for access, tables in zip(self.bands, self.tables, strict=True)
-        )
+        if isinstance(gradients, Tensor):
+            blocks = [gradients[:, torch.from_numpy(tables)] for tables in self.tables]
+        else:
+            blocks = [torch.stack([gradients[table] for table in tables.tolist()], dim=1) for tables in self.tables]
+        return tuple(access.sum_gradients(block) for access, block in zip(self.bands, blocks, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

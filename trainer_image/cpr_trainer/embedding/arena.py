@@ -10,8 +10,10 @@ from typing import Self, cast
 
 import numpy as np
 
+from cpr_contract.limits import MAX_TRAINERS
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Floats, Ints, Values
+from cpr_trainer.arrays import Floats, Halves, Ints, Values
+from cpr_trainer.embedding.bfloat16 import DTYPES, round_stochastically, rounding_keys, widen
 from cpr_trainer.embedding.buffer import Redo, RowBuffer
 from cpr_trainer.embedding.capture import Capture, ChangedRows, ChosenRows, Members
 from cpr_trainer.embedding.memory import Memory, OwnMemory
@@ -22,6 +24,10 @@ from cpr_trainer.embedding.segments import Epochs, Seeding, Segment
 #: The size of the undo log during a save: this share of the rows, but enough for some large pushes.
 _LOG_SHARE = 0.03
 _SMALLEST_LOG_BYTES = 8 << 20
+#: Values of bfloat16 rows that are updated at a time.
+_BLOCK_VALUES = 1 << 17
+#: Bits of a trainer's rank.
+_RANK_BITS = (MAX_TRAINERS - 1).bit_length()
 
 
 class Arena:
@@ -120,14 +126,22 @@ class Arena:
             first = last
         return tuple(found)
 
-    def apply(
-        self, slots: Ints, numbers: Ints, gradients: Floats | Sequence[Floats], step: int, note: bytes = b""
+    def apply(  # noqa: PLR0913 -- the push, and its names
+        self,
+        slots: Ints,
+        numbers: Ints,
+        gradients: Floats | Sequence[Floats],
+        step: int,
+        note: bytes = b"",
+        *,
+        rank: int = 0,
     ) -> bool:
         """Take one optimizer step, the job's `step` (from 1).
 
         slots: int64 [k], all different. numbers: int64 [k], the numbers of the rows in them (see `Placement`).
         gradients: float32 [k, D]; where there are several segments one array for each, as `read` returns them.
-        note: goes into the redo record.
+        note: goes into the redo record. rank: that of the trainer, where each push is a step of its own; it determines
+        with `step` how values of bfloat16 are rounded.
 
         Return False if a capture has not read these rows yet and its undo log is full: nothing has changed, try again.
         """
@@ -142,7 +156,7 @@ class Arena:
             arrays = self._redo_arrays(edges)
             for segment, mine, (start, end), to in zip(self.segments, by_segment, pairwise(edges), arrays, strict=True):
                 if start < end:
-                    self._compute(segment, segment.within(slots[start:end]), numbers[start:end], mine, step, to)
+                    self._compute(segment, segment.within(slots[start:end]), numbers[start:end], mine, (step, rank), to)
             self.redo.begin(slots, note)
             self._put(slots, edges, arrays)
             return True
@@ -190,12 +204,36 @@ class Arena:
         return self.redo.arrays([end - start for start, end in pairwise(edges)])
 
     def _compute(  # noqa: PLR0913, PLR0917 -- the inputs of a step, and its output
-        self, segment: Segment, slots: Ints, numbers: Ints, gradients: Floats, step: int, to: tuple[Values, Floats]
+        self,
+        segment: Segment,
+        slots: Ints,
+        numbers: Ints,
+        gradients: Floats,
+        update: tuple[int, int],
+        to: tuple[Values, Floats],
     ) -> None:
-        """Compute a step on rows of one segment, at `slots` in it: their new values and state go to `to`."""
-        rows, state = cast(Floats, to[0]), to[1]
-        segment.rows.take(slots, axis=0, out=rows, mode="clip")  # slots are valid; `raise` would copy twice
+        """Compute a step on rows of one segment, at `slots` in it: their new values and state go to `to`.
+
+        update: the step and the rank.
+        """
+        (step, rank), (rows, state) = update, to
+        # Slots are valid; the mode `raise` would copy twice.
         segment.state.take(slots, axis=0, out=state, mode="clip")
+        if segment.precision == "fp32":
+            values = cast(Floats, rows)
+            segment.rows.take(slots, axis=0, out=values, mode="clip")
+            self._add_changes(values, state, numbers, gradients, step)
+            return
+        keys = rounding_keys(numbers, step << _RANK_BITS | rank)
+        size = max(1, _BLOCK_VALUES // segment.dim)  # float32 only exists in the cache
+        for first in range(0, len(slots), size):
+            block = slice(first, first + size)
+            values = widen(cast(Halves, segment.rows.take(slots[block], axis=0, mode="clip")))
+            self._add_changes(values, state[block], numbers[block], gradients[block], step)
+            round_stochastically(values, keys[block], cast(Halves, rows[block]))
+
+    def _add_changes(self, rows: Floats, state: Floats, numbers: Ints, gradients: Floats, step: int) -> None:
+        """Add what a step changes to rows, float32 [k, D], and bring their state up to date."""
         for optimizer, at in self.optimizers.parts(numbers):
             if at is None:
                 rows += changes_of(optimizer, state, gradients, step)
@@ -217,10 +255,11 @@ class Arena:
 
 def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[Segment]:
     """Return the segments of an arena, all zero if `memory` is new. They are its first arrays."""
-    dims, widths = job.model.dims, state_widths(job.model)
+    model = job.model
     segments, first = list[Segment](), 0
-    for size, dim, width in zip(sizes, dims, widths, strict=True):
-        rows, state = memory.array((size, dim), np.float32), memory.array((size, width), np.float32)
+    bands = zip(sizes, model.band_dims, model.band_precisions, state_widths(model), strict=True)
+    for size, dim, precision, width in bands:
+        rows, state = memory.array((size, dim), DTYPES[precision]), memory.array((size, width), np.float32)
         segments.append(Segment(first, rows, state))
         first += size
     return segments

@@ -38,7 +38,7 @@ class FeatureLayout:
         tables = np.array(model.feature_tables, np.int64)
         bands = np.array(model.bands, np.int64)[tables]
         is_sequence = np.array([feature.pooling == "None" for feature in model.features], np.bool_)
-        every = range(len(model.dims))
+        every = range(len(model.band_dims))
         return cls(
             tuple(feature.name for feature in model.features),
             tables,

@@ -75,7 +75,7 @@ class Features(Mapping[str, Tensor | Jagged]):
 
     A feature is float32 (bfloat16 in bf16) [n, D], D being the dim of its table. With `pooling: None` it is `Jagged`.
 
-    pooled: of each band (of the tables of one dim), [n, F_b, D_b], the features that are one vector, in their order.
+    pooled: of each band (see `Placement`), [n, F_b, D_b], the features that are one vector, in their order.
     sequences: of each band, those that are sequences.
     """
 

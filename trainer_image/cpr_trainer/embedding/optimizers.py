@@ -110,7 +110,7 @@ class Assignment:
 
 def state_widths(model: ModelSpec) -> tuple[int, ...]:
     """Return for each band the float32 of optimizer state of a row: as many as any of its tables needs."""
-    widths = [0] * len(model.dims)
+    widths = [0] * len(model.band_dims)
     for band, dim, optimizer in zip(model.bands, model.table_dims, model.table_optimizers, strict=True):
         widths[band] = max(widths[band], state_width(optimizer.kind, dim))
     return tuple(widths)

@@ -1,10 +1,11 @@
 """The placement of embedding rows on shards. Pure arithmetic without a map: every process computes the same.
 
-The rows of all tables are numbered consecutively, table after table: a row's *number*. Tables of one dim form a *band*;
-mostly there is only one. In each band an affine permutation turns the number into a *rank*, and shard i of S holds the
-i-th of S equal ranges of each band's ranks, one band after the other. A row's *slot* is its position in its shard, its
-*place* in [0, N) that position after all earlier shards. With one band, places are ranks, and do not depend on S. Saves
-name rows by their places on a single shard (`Placement.spans`), so any number of shards can read them.
+The rows of all tables are numbered consecutively, table after table: a row's *number*. Tables of one dim and
+precision form a *band*; mostly there is only one. In each band an affine permutation turns the number into a *rank*,
+and shard i of S holds the i-th of S equal ranges of each band's ranks, one band after the other. A row's *slot* is its
+position in its shard, its *place* in [0, N) that position after all earlier shards. With one band, places are ranks,
+and do not depend on S. Saves name rows by their places on a single shard (`Placement.spans`), so any number of shards
+can read them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RowChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Band:
-    """The tables of one dim. tables: int64 [t], which they are. offsets: int64 [t], the rows of the band before each.
+    """The tables of one band. tables: int64 [t], which they are. offsets: int64 [t], the rows of the band before each.
 
     starts: int64 [S + 1], the first rank of each shard, and `rows` at the end.
     """
@@ -118,7 +119,7 @@ class Placement:
         self.cells: Ints = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
         self.starts: Ints = self.cells[:: self.bands]
         if not np.diff(self.starts).all():
-            raise ValueError(f"{self.total} rows of {self.bands} dims cannot be split over {shards} shards")
+            raise ValueError(f"{self.total} rows in {self.bands} bands cannot be split over {shards} shards")
         # The terms from a number to its rank, by table and by band; and from a rank to its place, by cell.
         first_ranks = np.empty_like(self.offsets)
         for band in self._bands:
@@ -280,17 +281,19 @@ class UniqueRows:
 
 
 def layout_hash(model: ModelSpec) -> str:
-    """Return a hash (hex) of all that determines the places of rows: a save of another layout is unreadable.
+    """Return a hash (hex) of all that determines the places and sizes of rows: a save of another layout is unreadable.
 
     It does not depend on the number of shards, because a save names its places.
     """
     kinds = tuple(optimizer.kind for optimizer in model.table_optimizers)
-    layout = {
+    layout: dict[str, Any] = {
         "algorithm": _ALGORITHM,
         "tables": [[table.name, table.rows] for table in model.tables],
         "dim": model.dims[0] if len(model.dims) == 1 else model.table_dims,
         "optimizer": kinds[0] if len(set(kinds)) == 1 else kinds,
     }
+    if "bf16" in model.table_precisions:
+        layout["precision"] = model.table_precisions
     return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()
 
 

@@ -10,9 +10,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_contract.choices import Precision
 from cpr_contract.model import ModelSpec
 from cpr_trainer.arrays import Floats, Ints, Values
-from cpr_trainer.embedding.bfloat16 import as_floats, converted
+from cpr_trainer.embedding.bfloat16 import as_floats, converted, narrow, widen
 from cpr_trainer.embedding.memory import Memory, OwnMemory
 from cprjob_serving.hashes import GOLDEN, mix64
 
@@ -48,6 +49,11 @@ class Segment:
         """Bytes of a row with its state."""
         return self.dim * self.rows.itemsize + int(self.state.shape[1]) * self.state.itemsize
 
+    @property
+    def precision(self) -> Precision:
+        """The type of the rows."""
+        return "bf16" if self.rows.dtype == np.uint16 else "fp32"
+
     def within(self, slots: Ints) -> Ints:
         """Return the places in `rows` of these slots of the arena."""
         return slots - self.first if self.first else slots
@@ -66,11 +72,13 @@ class Seeding:
 
     A first value is an integer hash of the seed, the table's place t, the row and the column, scaled by the number of
     rows: it is the same on every processor, and a row without pushes is never saved. A change of a constant here
-    changes the meaning of every job. Table t has `rows`[t] rows of `dims`[t] values.
+    changes the meaning of every job. Table t has `rows`[t] rows of `dims`[t] values. Where `precisions`[t] is bf16, a
+    first value is rounded to nearest.
     """
 
-    def __init__(self, rows: Sequence[int], dims: Sequence[int], seed: int) -> None:
-        self.rows, self.dims, self.seed = tuple(rows), tuple(dims), seed
+    def __init__(self, rows: Sequence[int], dims: Sequence[int], seed: int, precisions: Sequence[Precision]) -> None:
+        self.rows, self.dims, self.seed, self.precisions = tuple(rows), tuple(dims), seed, tuple(precisions)
+        self._rounded: NDArray[np.bool_] = np.array([each == "bf16" for each in self.precisions])
         tables = np.arange(1, len(rows) + 1, dtype=np.uint64)
         self._keys = mix64(mix64(np.uint64(seed % 2**64) + tables * GOLDEN))
         # Two columns come from one hashed word.
@@ -81,7 +89,7 @@ class Seeding:
     @classmethod
     def of(cls, model: ModelSpec, seed: int) -> Self:
         """Return that of a model's tables."""
-        return cls([table.rows for table in model.tables], model.table_dims, seed)
+        return cls([table.rows for table in model.tables], model.table_dims, seed, model.table_precisions)
 
     def values(self, tables: Ints, rows: Ints) -> NDArray[np.float32]:
         """Return the first values of rows, float32 [k, D]. tables, rows: int64 [k], of tables of one dim."""
@@ -90,7 +98,10 @@ class Seeding:
         words = mix64(keys[:, np.newaxis] + self._columns[: (dim + 1) // 2])
         # Whole numbers in [-2**23, 2**23) are exact in float32, so the product is the only rounding.
         whole = words.astype("<u8", copy=False).view("<i4")[:, :dim] >> (32 - _BITS)
-        return whole.astype(np.float32) * self._scales[tables][:, np.newaxis]
+        found: Floats = whole.astype(np.float32) * self._scales[tables][:, np.newaxis]
+        if (rounded := self._rounded[tables]).any():
+            found[rounded] = widen(narrow(found[rounded]))
+        return found
 
 
 def initial_rows(model: ModelSpec, seed: int, table: int, rows: Ints) -> NDArray[np.float32]:

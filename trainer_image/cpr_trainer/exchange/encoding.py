@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cpr_contract.choices import Precision
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints, Values
-from cpr_trainer.embedding.bfloat16 import as_floats, converted
+from cpr_trainer.embedding.bfloat16 import DTYPES, as_floats, converted
 from cpr_trainer.exchange.frames import Operation
 
 _INT32_ROWS = 2**31
@@ -33,7 +33,7 @@ class Encoding:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The wire type of values: float32, or uint16 for the bits of a bfloat16."""
-        return np.dtype(np.uint16 if self.values == "bf16" else np.float32)
+        return np.dtype(DTYPES[self.values])
 
     def payload_bytes(self, operation: Operation, count: int, values: int) -> int:
         """Return the payload size of a LOOKUP, VECTORS or PUSH of `count` rows with `values` values in all."""

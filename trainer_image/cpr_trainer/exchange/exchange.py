@@ -71,7 +71,7 @@ class Exchange(LinkStates):
             job.silence_s,
             job.data.batch_size,
         )
-        self._dims = job.model.dims
+        self._dims = job.model.band_dims
         self._placement = Placement.of(job.model, job.shards)
         self._seeding = Seeding.of(job.model, job.data.seed)
         self._window = window

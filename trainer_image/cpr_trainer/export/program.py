@@ -67,7 +67,7 @@ class _ByInput(nn.Module):
             torch.stack([found[place] for place in mine.tolist()], dim=1)
             if len(mine)
             else dense.new_zeros(dense.shape[0], 0, dim)
-            for mine, dim in zip(self._layout.pooled, self._spec.dims, strict=True)
+            for mine, dim in zip(self._layout.pooled, self._spec.band_dims, strict=True)
         ]
         return Features(self._layout, pooled, [[found[place] for place in mine] for mine in self._layout.sequences])
 

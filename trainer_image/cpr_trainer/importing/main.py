@@ -108,8 +108,8 @@ def _owner(job: JobSpec, request: ImportRequest, matches: Matches) -> JobSpec:
     tables = (replace(job.model.tables[each.place], rows=each.weight.shape[0]) for each in matches.tables)
     model = replace(job.model, tables=tuple(tables))
     rows = Counter[int]()
-    for table, dim in zip(model.tables, model.table_dims, strict=True):
-        rows[dim] += table.rows
+    for table, band in zip(model.tables, model.bands, strict=True):
+        rows[band] += table.rows
     shards = min(job.shards, max(rows.values()))
     return replace(job, job_uid=f"import-{request.name}", model=model, shards=shards)
 

@@ -108,12 +108,14 @@ class Dlrm(nn.Module):
     def with_embeddings(self, summary: Tensor, embeddings: Embedded) -> Tensor:
         """Return logits, float32 [n], from the result of `before_embeddings`, [n, D], and embeddings."""
         if isinstance(embeddings, Features):
-            of_features = tuple(cast(Tensor, each) for each in embeddings.values()) if self.projections else ()
+            one_block = len(embeddings.pooled) == 1 and not self.projections
+            of_features = () if one_block else tuple(cast(Tensor, each) for each in embeddings.values())
             embeddings = of_features or embeddings.pooled[0]
-        if isinstance(embeddings, tuple) or self.projections:
+        if self.projections:
             of_table = embeddings if isinstance(embeddings, tuple) else embeddings.unbind(dim=1)
-            projected = [project(each) for project, each in zip(self.projections, of_table, strict=True)]
-            embeddings = torch.stack(projected, dim=1)
+            embeddings = tuple(project(each) for project, each in zip(self.projections, of_table, strict=True))
+        if isinstance(embeddings, tuple):
+            embeddings = torch.stack(embeddings, dim=1)
         vectors = torch.cat((summary.unsqueeze(1), embeddings), dim=1)
         dots = pairwise_dots(vectors, self._below, self._numbers)
         logits = self.top(torch.cat((summary, dots), dim=1))

@@ -284,7 +284,7 @@ def _probed(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> tuple[
         leaves = [zeros(_PROBED_SAMPLES, *shape) for shape in _embedding_shapes(spec)]
         return (leaves[0] if len(spec.dims) == 1 else tuple(leaves)), leaves
     layout = FeatureLayout.of(spec)
-    pooled = [zeros(_PROBED_SAMPLES, len(mine), dim) for mine, dim in zip(layout.pooled, spec.dims, strict=True)]
+    pooled = [zeros(_PROBED_SAMPLES, len(mine), dim) for mine, dim in zip(layout.pooled, spec.band_dims, strict=True)]
     lengths = torch.arange(_PROBED_SAMPLES, device=device)  # an empty sequence, too
     total = int(lengths.sum())
     sequences = [
@@ -294,7 +294,7 @@ def _probed(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> tuple[
             )
             for place in mine
         ]
-        for mine, dim in zip(layout.sequences, spec.dims, strict=True)
+        for mine, dim in zip(layout.sequences, spec.band_dims, strict=True)
     ]
     features = Features(layout, pooled, sequences)
     return features, [*features.tensors]

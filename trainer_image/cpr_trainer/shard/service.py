@@ -299,7 +299,7 @@ class Service:
             slots, numbers = self._slots(frame)
             gradients = self.arena.split(slots, self.encoding.unpack_values(frame.payload, header.count))
             self.before_change(slots)
-            if not self.arena.apply(slots, numbers, gradients, header.step, header.pack()):
+            if not self.arena.apply(slots, numbers, gradients, header.step, header.pack(), rank=header.rank):
                 return False
             self.on_change(slots)
         self._account(progress, header)

@@ -109,7 +109,7 @@ class Trial:
         self._batch = batch
         self._access = find_access(placement, batch.ids)
         unique, generator = self._access.unique, torch.Generator().manual_seed(job.data.seed % 2**63)
-        sizes = [(len(unique.of_band(unique.places, band)), dim) for band, dim in enumerate(job.model.dims)]
+        sizes = [(len(unique.of_band(unique.places, band)), dim) for band, dim in enumerate(job.model.band_dims)]
         unit = as_rows(tuple(torch.rand(size, generator=generator) for size in sizes))
         self._vectors = map_rows(lambda values: (2 * values - 1) * _LARGEST, unit)
 

@@ -132,7 +132,7 @@ def read_manifest(store: Store, kind: type[Manifest], ref: ManifestRef, layout: 
     if place_of(manifest).manifest != ref.key:
         raise DamagedError(ref.key, "belongs elsewhere: " + place_of(manifest).manifest)
     if manifest.layout != layout:
-        raise DamagedError(ref.key, "was saved with other tables, or with optimizers of other kinds")
+        raise DamagedError(ref.key, "was saved with other tables, another precision, or optimizers of other kinds")
     return manifest, found
 
 

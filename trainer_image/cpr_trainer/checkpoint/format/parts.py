@@ -1,7 +1,7 @@
 """The structure of a shard's save: the chain of earlier saves below it, and its parts.
 
-A part is a head, the rows, then the state of their optimizers: float32, little-endian, as in memory; rows of fewer bits
-as records (`quantise`). The head is a header of 40 bytes and the places of the rows: nothing for consecutive rows, else
+A part is a head, the rows, then the state of their optimizers, little-endian, as in memory; rows of fewer bits as
+records (`quantise`). The head is a header of 40 bytes and the places of the rows: nothing for consecutive rows, else
 a bitmap of the part's span or an offset of 4 bytes per row, the shorter one, padded to 8 bytes.
 """
 
@@ -13,10 +13,10 @@ from typing import assert_never
 
 import numpy as np
 
-from cpr_contract.choices import Bits, Rebase
+from cpr_contract.choices import Rebase
 from cpr_contract.manifests import ManifestRef, Part
 from cpr_trainer.arrays import Ints
-from cpr_trainer.checkpoint.format.quantise import record_bytes
+from cpr_trainer.checkpoint.format.quantise import ValueBits, record_bytes
 
 #: A restore reads the saves of a chain one after another.
 _LONGEST_CHAIN = 32
@@ -86,14 +86,14 @@ class Shape:
     """
 
     dim: int
-    bits: Bits
+    bits: ValueBits
     state: int
     rows: int
     first: int
     span: int
 
     @classmethod
-    def of(cls, part: Part, dim: int, bits: Bits, *, state: int) -> Shape:
+    def of(cls, part: Part, dim: int, bits: ValueBits, *, state: int) -> Shape:
         """Return the shape of a part by its manifest."""
         return cls(dim, bits, state, part.rows, part.first, part.span)
 
@@ -162,7 +162,7 @@ class Shape:
         return _HEADER.pack(_MAGIC, self.dim, self.bits, self.state, self.rows, self.first, self.span)
 
 
-def shape_of(places: Ints, dim: int, bits: Bits, *, state: int) -> Shape:
+def shape_of(places: Ints, dim: int, bits: ValueBits, *, state: int) -> Shape:
     """Return the shape of a part with rows at these places, ascending, at least one."""
     first, last = int(places[0]), int(places[-1])
     return Shape(dim, bits, state, len(places), first, last - first + 1)

@@ -8,16 +8,19 @@ wider steps for all. A restore reads rounded values, so fewer expected restores 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.choices import Bits
+from cpr_contract.choices import Bits, Precision
 from cpr_trainer.arrays import Floats, Values
-from cpr_trainer.embedding.bfloat16 import as_floats
+from cpr_trainer.embedding.bfloat16 import as_floats, widen
 from cpr_trainer.errors import DivergedError
 
 Bytes = NDArray[np.uint8]
+#: Bits of a value in a part: those of memory, or fewer.
+ValueBits = Literal[Bits, 16]
 
 _GROUP = 8
 _WORD = np.dtype("<u8")
@@ -29,8 +32,9 @@ _REFITS = 3
 _NOTICEABLE = 1e-3
 
 _FLOAT = np.dtype("<f4")
-#: The bits of a value that is stored unchanged.
+#: The bits of a save with values as in memory, and those of such a value by its precision.
 EXACT: Bits = 32
+_IN_MEMORY: dict[Precision, ValueBits] = {"fp32": 32, "bf16": 16}
 #: With this many bits the full range is as good as any other.
 _FULL_RANGE = 8
 _ENDS_BYTES = 2 * _FLOAT.itemsize
@@ -143,23 +147,33 @@ def _refit(shape: Floats, codes: Floats, levels: int) -> tuple[Floats, Floats]:
     return np.where(flat, 0, np.maximum(low, 0)), np.where(flat, 1, np.minimum(high, 1))
 
 
-def record_bytes(dim: int, bits: Bits) -> int:
+def value_bits(bits: Bits, precision: Precision) -> ValueBits:
+    """Return the bits of a value of a table with this precision, in a save of `bits`."""
+    return _IN_MEMORY[precision] if bits == EXACT else bits
+
+
+def precision_of(bits: ValueBits) -> Precision:
+    """Return the precision of a table with values of `bits` in an exact save. A quantised one does not show it."""
+    return "bf16" if bits == _IN_MEMORY["bf16"] else "fp32"
+
+
+def record_bytes(dim: int, bits: ValueBits) -> int:
     """Return the size of the record of one row [dim]: the ends of its range, float32 each, then its packed codes.
 
     Value d of a row is low + (high - low) * code[d] / (2**bits - 1): both ends are exact, and decoded rows encode to
     records that decode to the same values.
     """
-    return _FLOAT.itemsize * dim if bits == EXACT else _ENDS_BYTES + packed_bytes(dim, bits)
+    return bits // 8 * dim if bits in _IN_MEMORY.values() else _ENDS_BYTES + packed_bytes(dim, bits)
 
 
-def encode_rows(values: Values, bits: Bits) -> Bytes:
-    """Return the records of rows, [n, D], as uint8 [n, record_bytes]: in an exact save as they are, maybe no copy.
+def encode_rows(values: Values, bits: ValueBits) -> Bytes:
+    """Return the records of rows, [n, D], as uint8 [n, record_bytes]: 32 or 16 bits as in memory, maybe no copy.
 
     With 8 bits a value is off by at most half a 255th of its row's range; with fewer the sum of a row's squared errors
-    is made small. Raises DivergedError for values that fewer than 32 bits cannot hold: infinite ones, those that are no
-    number, or larger than half the largest float32.
+    is made small. Raises DivergedError for values that fewer bits than in memory cannot hold:
+    infinite ones, those that are no number, or larger than half the largest float32.
     """
-    if bits == EXACT:
+    if bits in _IN_MEMORY.values():
         return np.ascontiguousarray(values).view(np.uint8)
     rows = as_floats(values)
     for block in _blocks(rows):
@@ -180,10 +194,12 @@ def encode_rows(values: Values, bits: Bits) -> Bytes:
     return records
 
 
-def decode_rows(records: Bytes, dim: int, bits: Bits) -> Floats:
-    """Return the rows [n, dim] of records, uint8 [n, record_bytes], C-contiguous."""
+def decode_rows(records: Bytes, dim: int, bits: ValueBits) -> Floats:
+    """Return the rows, float32 [n, dim], of records, uint8 [n, record_bytes], C-contiguous."""
     if bits == EXACT:
         return records.view(_FLOAT).astype(np.float32, copy=False)
+    if bits == _IN_MEMORY["bf16"]:
+        return widen(records.view(np.uint16))
     rows = np.empty((len(records), dim), np.float32)
     fractions = np.arange(1 << bits) / ((1 << bits) - 1)
     for block in _blocks(rows):

@@ -248,7 +248,7 @@ def check_fits(manifest: DenseManifest, key: str, layout: str, ids: TableIds) ->
     """Raise LayoutError if an anchor is of another shape, or its tables have other ids."""
     if manifest.layout != layout:
         raise LayoutError(
-            f"{key} was saved with other tables, another dimension or optimizers of other kinds.",
+            f"{key} was saved with other tables, another dimension or precision, or optimizers of other kinds.",
             "Give this job the same model as the job that wrote the anchor, or name the anchor in "
             "spec.restoreFrom, which takes tables by name.",
         )

@@ -10,7 +10,7 @@ from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges, Row
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_of, read_chain, read_manifest, read_rows
 from cpr_trainer.checkpoint.format.parts import Link, Shape
-from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes
+from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes, value_bits
 from cpr_trainer.checkpoint.format.records import seed_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.other_tables import load_other_tables, take_first_values
@@ -179,10 +179,11 @@ class _PartLoader:
     def load(self, part: Part) -> None:
         """Load the rows of a part that lie in the segment. Raises DamagedError."""
         segment, (first, last) = self.segment, self.span
-        shape = Shape.of(part, segment.dim, self.manifest.bits, state=segment.state.shape[1])
+        bits = value_bits(self.manifest.bits, segment.precision)
+        shape = Shape.of(part, segment.dim, bits, state=segment.state.shape[1])
         inside = first <= shape.first and shape.first + shape.span <= last
         # Damaged rows of a priority save must not overwrite the save below.
-        if inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority":
+        if inside and shape.contiguous and self.manifest.bits == EXACT and self.manifest.kind != "Priority":
             at = slice(part.first - first, part.first - first + part.rows)
             read_rows(self.store, part, shape, segment.rows[at], segment.state[at])
             self.arena.epochs.of[segment.first + at.start : segment.first + at.stop] = self.epoch

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
+from cpr_contract.choices import Precision
 from cpr_contract.manifests import Part, ShardManifest
 from cpr_contract.model import state_width
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_of, read_chain, read_rows
 from cpr_trainer.checkpoint.format.parts import Shape
-from cpr_trainer.checkpoint.format.quantise import decode_rows, record_bytes
+from cpr_trainer.checkpoint.format.quantise import decode_rows, record_bytes, value_bits
 from cpr_trainer.checkpoint.restore.by_name import Source, TableMapping
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement
@@ -37,15 +39,22 @@ def take_first_values(local: LocalRows, source: TableMapping | int | None) -> No
         case None:
             return
         case int():
-            there = Seeding(own.rows, own.dims, source)
+            there = Seeding(own.rows, own.dims, source, own.precisions)
             sources: tuple[Source | None, ...] = tuple(Source(table, rows) for table, rows in enumerate(own.rows))
         case TableMapping():
             tables = source.tables
-            there = Seeding([table.rows for table in tables], [table.dim for table in tables], source.seed)
+            there = Seeding(
+                [table.rows for table in tables],
+                [table.dim for table in tables],
+                source.seed,
+                [table.precision for table in tables],
+            )
             sources = source.sources
     others = np.array(
         [
-            each is not None and (there.seed, each.table, each.rows) != (own.seed, table, own.rows[table])
+            each is not None
+            and (there.seed, each.table, each.rows, there.precisions[each.table])
+            != (own.seed, table, own.rows[table], own.precisions[table])
             for table, each in enumerate(sources)
         ]
     )
@@ -71,16 +80,21 @@ def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, fou
 
     Rows that no save has stay as they are. Raises DamagedError, StoreError.
     """
-    dims = tuple(dict.fromkeys(table.dim for table in mapping.tables))
-    rows = [table.rows for table in mapping.tables]
-    bands = [dims.index(table.dim) for table in mapping.tables]
+    kinds = [(table.dim, table.precision) for table in mapping.tables]
+    distinct = tuple(dict.fromkeys(kinds))
+    rows, bands = [table.rows for table in mapping.tables], [*map(distinct.index, kinds)]
     there = Placement(rows, len(found), bands)
     for index, (manifest, ref) in enumerate(found):
         if manifest.spans != there.spans(index):
             raise DamagedError(ref.key, f"holds places {manifest.spans}, not {there.spans(index)}")
     alone = Placement(rows, 1, bands)
-    widths = [max(state_width(t.optimizer, dim) for t in mapping.tables if t.dim == dim) for dim in dims]
-    bands_alone = tuple(zip(alone.spans(0), dims, widths, strict=True))
+    widths = [0] * len(distinct)
+    for band, table in zip(bands, mapping.tables, strict=True):
+        widths[band] = max(widths[band], state_width(table.optimizer, table.dim))
+    bands_alone = tuple(
+        _SavedBand(span, dim, precision, width)
+        for span, (dim, precision), width in zip(alone.spans(0), distinct, widths, strict=True)
+    )
     targets = _targets(mapping, local.placement.rows_per_table)
     for top in found:
         for save in read_chain(store, top):
@@ -106,30 +120,38 @@ def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[Ints]:
     return [np.array(each, np.int64).T for each in chosen]
 
 
+class _SavedBand(NamedTuple):
+    """A band of an anchor: its places on a single shard, the type of its rows, and the float32 of their state."""
+
+    span: tuple[int, int]
+    dim: int
+    precision: Precision
+    width: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _PartLoader:
     """Loads parts of one save.
 
-    `alone` is the placement of its tables on a single shard; saves name rows by these places. bands: the places of each
-    band there, the dim, and the float32 of optimizer state of a row.
+    `alone` is the placement of its tables on a single shard; saves name rows by these places.
     """
 
     store: Store
     manifest: ShardManifest
     local: LocalRows
     alone: Placement
-    bands: tuple[tuple[tuple[int, int], int, int], ...]
+    bands: tuple[_SavedBand, ...]
     targets: list[Ints]
 
     def load(self, part: Part) -> None:
         """Load the rows of a part. Raises DamagedError, StoreError."""
-        band = next(((dim, width) for (first, last), dim, width in self.bands if first <= part.first < last), None)
+        band = next((each for each in self.bands if each.span[0] <= part.first < each.span[1]), None)
         if band is None:
             raise DamagedError(part.key, f"holds place {part.first}, which does not exist")
-        dim, width = band
-        shape = Shape.of(part, dim, self.manifest.bits, state=width)
+        dim = band.dim
+        shape = Shape.of(part, dim, value_bits(self.manifest.bits, band.precision), state=band.width)
         records = np.empty((shape.rows, record_bytes(dim, shape.bits)), np.uint8)
-        state = np.empty((shape.rows, width), np.float32)
+        state = np.empty((shape.rows, band.width), np.float32)
         places = read_rows(self.store, part, shape, records, state)
         for first, last in pairwise([*range(0, len(places), _CHUNK), len(places)]):
             tables, rows = self.alone.rows_at(places[first:last])
@@ -148,9 +170,12 @@ class _PartLoader:
         here = np.flatnonzero(shards == local.index)
         here = here[np.argsort(slots[here])]  # several segments need them ascending
         slots, taken = slots[here], selected[here]
-        for segment, inside in local.arena.parted(slots):
+        for segment, (start, end) in zip(local.arena.segments, pairwise(local.arena.bounds(slots)), strict=True):
+            if start == end:
+                continue
+            inside, mine = segment.within(slots[start:end]), taken[start:end]
             width = min(segment.state.shape[1], state.shape[1])
-            segment.write(inside, values[taken])
+            segment.write(inside, values[mine])
             segment.state[inside] = 0.0
-            segment.state[inside, :width] = state[taken, :width]
+            segment.state[inside, :width] = state[mine, :width]
         local.arena.epochs.of[slots] = 1

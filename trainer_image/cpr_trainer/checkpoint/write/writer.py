@@ -17,7 +17,7 @@ from cpr_contract.manifests import ManifestRef, Part, RestoreRecord, ShardManife
 from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
 from cpr_trainer.checkpoint.format.keys import part_name, place_of
 from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
-from cpr_trainer.checkpoint.format.quantise import encode_rows
+from cpr_trainer.checkpoint.format.quantise import encode_rows, value_bits
 from cpr_trainer.checkpoint.format.records import check_claims, rewrite_restore_record
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SavedShard, SaveFailed, SaveOutcome
 from cpr_trainer.embedding.arena import Arena
@@ -168,10 +168,11 @@ class Writer:
     ) -> Part:
         try:
             slots, rows, state = buffer.filled
-            place = next(place for place, segment in enumerate(self._segments) if slots[0] < segment.end)
-            places = slots + (draft.spans[place][0] - self._segments[place].first)
-            shape = shape_of(places, rows.shape[1], draft.bits, state=state.shape[1])
-            pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data, state.data]
+            place, segment = next(each for each in enumerate(self._segments) if slots[0] < each[1].end)
+            places = slots + (draft.spans[place][0] - segment.first)
+            bits = value_bits(draft.bits, segment.precision)
+            shape = shape_of(places, rows.shape[1], bits, state=state.shape[1])
+            pieces: list[Buffer] = [shape.head(places), encode_rows(rows, bits).data, state.data]
             self._uncommitted.append(key)
             crc32c = retry(lambda: self._store.put(key, pieces, throttle=throttle))
             return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
