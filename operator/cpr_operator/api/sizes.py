@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from cpr_contract.choices import ReplayPolicy, SparseUpdates
+from cpr_contract.choices import Precision, ReplayPolicy, SparseUpdates
 from cpr_contract.model import state_width
 from cpr_operator.api.cprjob import CPRJobSpec
 from cpr_operator.api.model_spec import ModelSpec
 
 _VALUE_BYTES = 4
+#: The bytes of a value by its precision.
+_BYTES: dict[Precision, int] = {"fp32": 4, "bf16": 2}
 #: The leader saves early once this portion of the memory for pushes is used.
 _FULL = 0.75
 #: The code and buffers of a shard.
@@ -65,7 +68,7 @@ def step_traffic(spec: CPRJobSpec) -> StepTraffic:
     bags += [each.name for each in features if each.pooling is not None and each.max_length is None]
     rows = pushed = vectors = 0
     for distinct, number_bytes, dim in _distinct_rows(spec):
-        value_bytes = 2 if spec.trainers.precision == "bf16" else _VALUE_BYTES
+        value_bytes = _BYTES[spec.trainers.precision]
         rows += distinct
         pushed += distinct * (number_bytes + dim * value_bytes)
         vectors += distinct * dim * _VALUE_BYTES
@@ -154,13 +157,14 @@ def _distinct_rows(spec: CPRJobSpec) -> Iterator[tuple[int, int, int]]:
 
 
 def _bands(model: ModelSpec) -> list[tuple[int, int]]:
-    """Return for each dim the rows of its tables, and the bytes of a row with space for any of their optimizers."""
-    rows, widths = dict[int, int](), dict[int, int]()
+    """Return for each dim and precision the rows of its tables, and the bytes of a row with space for any optimizer."""
+    rows, widths = Counter[tuple[int, Precision]](), dict[tuple[int, Precision], int]()
     for table in model.tables:
         dim = table.dim or model.embedding_dim
-        rows[dim] = rows.get(dim, 0) + table.rows
-        widths[dim] = max(widths.get(dim, 0), state_width((table.optimizer or model.sparse_optimizer).kind, dim))
-    return [(rows[dim], _VALUE_BYTES * (dim + widths[dim])) for dim in rows]
+        band, kind = (dim, table.precision), (table.optimizer or model.sparse_optimizer).kind
+        rows[band] += table.rows
+        widths[band] = max(widths.get(band, 0), state_width(kind, dim))
+    return [(rows[band], _BYTES[band[1]] * band[0] + _VALUE_BYTES * widths[band]) for band in rows]
 
 
 def _ceil(value: int, by: int) -> int:

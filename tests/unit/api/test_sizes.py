@@ -55,7 +55,7 @@ def job(shards: int, k: int, edits: Edits) -> Any:
     return edited(edits | redundant)["spec"]
 
 
-@pytest.mark.parametrize("edits", [{}, TABLES])
+@pytest.mark.parametrize("edits", [{}, TABLES, TABLES | {"spec.model.tables.0.precision": "bf16"}])
 @pytest.mark.parametrize(("shards", "k"), [(2, 1), (3, 2), (7, 4)])
 def test_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) -> None:
     spec = parse_spec(job(shards, k, edits))
@@ -88,6 +88,15 @@ def test_step_size_counts_each_row_of_the_batch_once(
     assert step.pushed_bytes == pytest.approx(rows * row_bytes, rel=1e-3)
     assert step.vectors_bytes == pytest.approx(rows * 16, rel=1e-3)
     assert step.bags == bags
+
+
+def test_rows_of_two_bytes_take_little_more_than_half_of_the_memory() -> None:
+    wide: Edits = {"spec.model.embeddingDim": 64, "spec.model.bottomMlp": [64]}
+    full, half = (
+        rows_bytes(parse_spec(edited(wide | {f"spec.model.tables.{i}.precision": each for i in (0, 1)})["spec"]))
+        for each in ("fp32", "bf16")
+    )
+    assert 0.5 < half / full < 0.52, "the sum of row-wise Adagrad stays float32"
 
 
 REPLAY, OFF = ReplayPolicy(memory_bytes=1 << 30), ReplayPolicy()
