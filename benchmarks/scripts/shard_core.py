@@ -86,20 +86,23 @@ class CoreMetrics:
     gather_rows_per_s: float
 
 
-def job_of(preset: TrainPreset, rows: int, folder: Path, precision: str, data: Path | None) -> JobSpec:
+def job_of(preset: TrainPreset, options: argparse.Namespace, folder: Path) -> JobSpec:
     """Return an endless job of one trainer and one shard over Criteo rows or synthetic samples."""
+    data = options.data
     manifest = document(
         preset,
-        rows=rows,
+        rows=options.rows,
         trainers=1,
         shards=1,
         workers=1,
-        precision="bf16" if precision == "bf16" else "fp32",
+        precision=options.precision,
         samples=folder,
         store=folder,
         interval_s=3600,
     )
     source = {"format": "Synthetic"} if data is None else {"format": "Criteo", "uri": str(data.resolve())}
+    for table in manifest["spec"]["model"]["tables"]:
+        table["precision"] = options.row_precision
     batch_size = manifest["spec"]["data"]["batchSize"]
     manifest["spec"]["data"] = {**source, "samples": 1 << 40, "batchSize": batch_size}
     return to_job_spec(parse_spec(manifest["spec"]), uid=f"bench-{uuid.uuid4().hex}", name="bench")
@@ -209,7 +212,7 @@ def measure(preset: TrainPreset, options: argparse.Namespace) -> CoreMetrics:
     first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        job = job_of(preset, options.rows, folder, options.precision, options.data)
+        job = job_of(preset, options, folder)
         accesses = tuple(batches_of(job))
         batches = [access.unique for access in accesses]
         rows = sum(map(len, batches)) / len(batches)
@@ -288,6 +291,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000, help="the maximum number of rows per table")
     parser.add_argument("--data", type=Path, help="Criteo rows; else samples are synthetic")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--row-precision", choices=("fp32", "bf16"), default="fp32", help="of all tables")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--samples-per-s", type=float, default=32_000.0, help="of one trainer, for the second table")
     parser.add_argument("--json", action="store_true")
