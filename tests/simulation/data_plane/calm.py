@@ -32,7 +32,9 @@ class CalmRun:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._dense = [FIRST]
-        self._rows = np.concatenate([workload.first_values(shard) for shard in range(workload.job.shards)])
+        shards = range(workload.job.shards)
+        self._numbers = np.concatenate([workload.numbers_on(shard) for shard in shards])
+        self._rows = np.concatenate([workload.first_values(shard) for shard in shards])
 
     def dense(self, step: int) -> int:
         """Return the dense state after a step."""
@@ -41,11 +43,12 @@ class CalmRun:
         return self._dense[step]
 
     def _advance(self, step: int) -> None:
-        workload, changes = self._workload, np.zeros_like(self._rows)
+        workload, changes, changed = self._workload, np.zeros_like(self._rows), np.zeros(len(self._rows), np.bool_)
         ranks = range(workload.job.trainers)
         digests = [digest_of(self._rows[workload.requested_rows(rank, step).places]) for rank in ranks]
         self._dense.append(dense_after(self._dense[-1], digests))
         for rank in ranks:
             rows, gradients = workload.push(rank, step)
             changes[rows.places] += gradients
-        self._rows -= changes
+            changed[rows.places] = True
+        self._rows[changed] = workload.after(self._rows[changed] - changes[changed], self._numbers[changed], step)

@@ -14,7 +14,7 @@ from cpr_contract.model import FeatureSpec, ModelSpec, OptimizerSpec, SparseOpti
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.bags import FeatureLayout
-from cpr_trainer.embedding.features import Features
+from cpr_trainer.embedding.feature_vectors import Features
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dlrm import Dlrm
