@@ -1,0 +1,160 @@
+"""Steps of a dynamic table with keys that meet in few buckets, and their differences from the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_trainer.embedding.dynamic.entries import Entries, Rules
+from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, Pages
+from cpr_trainer.embedding.dynamic.table import DynamicTable, Update
+from cpr_trainer.embedding.memory import OwnMemory
+from cprjob_serving.hashes import U64
+from support.reference_table import Outcome, ReferenceTable
+
+#: With four pages the position of a key is its upper 34 bits.
+PAGES = 4
+ROWS = PAGES * PAGE_SLOTS
+Contributions = list[U64]
+
+
+def universe() -> U64:
+    """1,024 keys, ascending. Each page has three buckets of them, and two groups of cells with 32 fingerprints each."""
+    fields = np.meshgrid(*map(np.arange, (PAGES, 2, 32, 4)), indexing="ij")
+    page, group, fingerprint, tag = (each.ravel().astype(np.uint64) for each in fields)
+    high = page << np.uint64(30) | group << np.uint64(22) | fingerprint
+    low = tag << np.uint64(23) | (tag & np.uint64(1)) << np.uint64(17)
+    return np.sort(high << np.uint64(32) | low)
+
+
+def draw_steps(seed: int, count: int, ranks: int) -> list[Contributions]:
+    """Return the contributions of some steps, each without an order, with overlaps between ranks and steps."""
+    rng, keys = np.random.default_rng(seed), universe()
+    weights = rng.permutation(1 / np.arange(400, len(keys) + 400))
+    steps = []
+    for _ in range(count):
+        size = int(rng.integers(1, 800))
+        drawn = rng.choice(keys, size, replace=False, p=weights / weights.sum())
+        steps.append([rng.permutation(drawn[rng.random(size) < share]) for share in rng.uniform(0.3, 1, ranks)])
+    return steps
+
+
+class Shards:
+    """The shards of one table."""
+
+    def __init__(self, rules: Rules, shards: int) -> None:
+        self.rules = rules
+        pages = [Pages.of(ROWS, shards, shard) for shard in range(shards)]
+        self.tables = [DynamicTable(each, rules, Entries.empty(each.slots, rules, OwnMemory())) for each in pages]
+
+    def on_shard(self, table: DynamicTable, keys: U64) -> U64:
+        """Return the keys of a shard's pages."""
+        pages = np.array([int(key) * PAGES >> 64 for key in keys.tolist()], np.int64)
+        return keys[(table.pages.first <= pages) & (pages < table.pages.last)]
+
+    def plan(self, step: int, contributions: Sequence[U64]) -> list[Update]:
+        """Plan a step on all shards."""
+        return [table.plan(step, [self.on_shard(table, keys) for keys in contributions]) for table in self.tables]
+
+    def commit(self, updates: Sequence[Update]) -> None:
+        """Commit what was planned."""
+        for table, update in zip(self.tables, updates, strict=True):
+            table.commit(update)
+
+    def find(self, keys: U64, step: int) -> dict[int, int]:
+        """Return the slots of keys, counted over all shards; -1 without."""
+        found = dict[int, int]()
+        for table in self.tables:
+            mine = np.sort(self.on_shard(table, keys))
+            found.update(zip(mine.tolist(), _global(table, table.find(mine, step)), strict=True))
+        return found
+
+    def columns(self) -> bytes:
+        """Return all columns of all slots, in their order."""
+        entries = [table.entries for table in self.tables]
+        return b"".join(
+            np.concatenate(column).tobytes()
+            for column in zip(*((each.keys, each.steps, each.counts, each.cells) for each in entries), strict=True)
+        )
+
+    def moved(self, shards: int) -> Shards:
+        """Return the same table on another number of shards."""
+        others = Shards(self.rules, shards)
+        for table in others.tables:
+            for source in self.tables:
+                here, there = table.pages.shared_with(source.pages)
+                table.entries.copy_run(source.entries, here, there)
+            table.reload()
+        return others
+
+
+def outcome_of(shards: Shards, updates: Sequence[Update]) -> Outcome:
+    """Return what the shards planned as the reference states it."""
+    outcome = Outcome()
+    for table, update in zip(shards.tables, updates, strict=True):
+        slots = [None if slot < 0 else slot for slot in _global(table, update.slots)]
+        outcome.slots.update(zip(update.keys.tolist(), slots, strict=True))
+        outcome.inserted.update(update.keys[update.inserted].tolist())
+        outcome.evicted += update.evicted.tolist()
+        counted = asdict(update.changes)
+        assert counted.pop("admitted") == np.count_nonzero(update.inserted)
+        assert counted.pop("evicted") == len(update.evicted)
+        for name, count in counted.items():
+            setattr(outcome, name, getattr(outcome, name) + count)
+    return outcome
+
+
+def differences(
+    shards: Shards, reference: ReferenceTable, steps: Sequence[Contributions], first: int = 1
+) -> Iterator[str]:
+    """Take steps from `first` on with both, and yield where they differ. Each step looks up a quarter of all keys."""
+    for step, contributions in enumerate(steps, first):
+        keys = universe()[step % 4 :: 4]
+        before = shards.columns()
+        found = shards.find(keys, step)
+        expected = {key: reference.find(key, step) for key in keys.tolist()}
+        if found != {key: -1 if slot is None else slot for key, slot in expected.items()}:
+            yield f"step {step}: lookups"
+        updates = shards.plan(step, contributions)
+        if shards.columns() != before:
+            yield f"step {step}: a lookup or a plan changed the table"
+        planned = outcome_of(shards, updates)
+        outcome = reference.apply(step, [each.tolist() for each in contributions])
+        planned.evicted.sort()
+        outcome.evicted.sort()
+        if planned != outcome:
+            yield f"step {step}: the plan"
+        shards.commit(updates)
+        if not _same_entries(shards, reference):
+            yield f"step {step}: the entries"
+        if [table.occupancy(step) for table in shards.tables] != [
+            sum(reference.live(slot, step) for slot in reference.entries if _holds(table, slot))
+            for table in shards.tables
+        ]:
+            yield f"step {step}: the occupancy"
+
+
+def _same_entries(shards: Shards, reference: ReferenceTable) -> bool:
+    found, cells = dict[int, tuple[int, int, int]](), dict[int, tuple[int, int, int]]()
+    for table in shards.tables:
+        entries = table.entries
+        used = np.flatnonzero(entries.counts)
+        columns = (_global(table, used), entries.keys[used].tolist(), entries.steps[used].tolist())
+        for slot, key, step, count in zip(*columns, entries.counts[used].tolist(), strict=True):
+            found[slot] = key, step, count
+        counting = np.flatnonzero(entries.cells)
+        for cell, content in zip(_global(table, counting), entries.cells[counting].tolist(), strict=True):
+            cells[cell] = content >> 40, content >> 32 & 0xFF, content & 0xFFFFFFFF
+    return found == dict(reference.columns()) and cells == reference.cells
+
+
+def _global(table: DynamicTable, slots: NDArray[np.int64]) -> list[int]:
+    """Return slots of a shard counted over all shards."""
+    return np.where(slots < 0, slots, slots + table.pages.first * PAGE_SLOTS).tolist()
+
+
+def _holds(table: DynamicTable, slot: int) -> bool:
+    return table.pages.first <= slot // PAGE_SLOTS < table.pages.last

@@ -1,0 +1,182 @@
+"""A table on any number of shards does what the reference does, key after key; planted bugs are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpr_trainer.embedding.dynamic import table as table_module
+from cpr_trainer.embedding.dynamic.entries import Entries, Rules, Score
+from cpr_trainer.embedding.dynamic.insertion import Buckets
+from cpr_trainer.embedding.dynamic.pages import Pages
+from cpr_trainer.embedding.dynamic.table import Changes, DynamicTable, Update
+from cpr_trainer.embedding.memory import OwnMemory
+from cprjob_serving.hashes import U64
+from support.dynamic_steps import PAGES, Shards, differences, draw_steps
+from support.reference_table import ReferenceTable
+
+RULES = st.builds(
+    Rules,
+    score=st.sampled_from(Score),
+    halving_steps=st.sampled_from([0, 1, 3]),
+    ttl_steps=st.sampled_from([0, 1, 2, 5]),
+    min_steps=st.sampled_from([1, 2, 3]),
+)
+SEEDS = st.integers(0, 2**32 - 1)
+PRESSURE = Rules(Score.PUSHES, halving_steps=4, ttl_steps=6, min_steps=2)
+
+
+@given(RULES, SEEDS, st.integers(1, PAGES), st.integers(1, 3))
+@settings(max_examples=30)
+def test_table_does_what_the_reference_does(rules: Rules, seed: int, shards: int, ranks: int) -> None:
+    found = differences(Shards(rules, shards), ReferenceTable(PAGES, rules), draw_steps(seed, 8, ranks))
+    assert next(found, None) is None
+
+
+@given(RULES, SEEDS, st.integers(1, PAGES), st.integers(1, PAGES))
+@settings(max_examples=20)
+def test_replay_on_another_number_of_shards_ends_in_the_same_bytes(
+    rules: Rules, seed: int, shards: int, others: int
+) -> None:
+    steps, calm = draw_steps(seed, 10, 2), Shards(rules, shards)
+    for step, contributions in enumerate(steps, 1):
+        if step == 6:
+            restored = calm.moved(others)
+        calm.commit(calm.plan(step, contributions))
+    assert restored.columns() != calm.columns()
+    for step, contributions in enumerate(steps[5:], 6):
+        updates = restored.plan(step, contributions[::-1])
+        restored.commit(updates)
+        restored.commit(updates)  # the redo record of a killed process
+    assert restored.columns() == calm.columns()
+    assert restored.find(steps[0][0], 11) == calm.find(steps[0][0], 11)
+
+
+def test_steps_under_pressure_reach_every_case() -> None:
+    shards, seen = Shards(PRESSURE, 2), dict[str, int]()
+    for step, contributions in enumerate(draw_steps(7, 30, 2), 1):
+        updates = shards.plan(step, contributions)
+        for update in updates:
+            for name in Changes.__slots__:
+                seen[name] = seen.get(name, 0) + getattr(update.changes, name)
+        shards.commit(updates)
+    assert min(seen.values()) > 0, seen
+
+
+def bug_of_lookups(patch: pytest.MonkeyPatch) -> None:
+    find = DynamicTable.find
+
+    def inserting(self: DynamicTable, keys: U64, step: int) -> np.ndarray:
+        self.commit(self.plan(step, [keys[:1]]))
+        return find(self, keys, step)
+
+    patch.setattr(DynamicTable, "find", inserting)
+
+
+def bug_of_searches(patch: pytest.MonkeyPatch) -> None:
+    search = DynamicTable._find
+
+    def first_bucket(self: DynamicTable, keys: U64, buckets: np.ndarray, step: int) -> np.ndarray:
+        return search(self, keys, np.repeat(buckets[:1], 2, axis=0), step)
+
+    patch.setattr(DynamicTable, "_find", first_bucket)
+
+
+def bug_of_pins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Buckets, "_pin", lambda *_: None)
+
+
+def bug_of_ranks(patch: pytest.MonkeyPatch) -> None:
+    plan = DynamicTable.plan
+
+    def by_rank(self: DynamicTable, step: int, contributions: Sequence[U64]) -> Update:
+        for keys in contributions[1:]:
+            self.commit(plan(self, step, [keys]))
+        return plan(self, step, contributions)
+
+    patch.setattr(DynamicTable, "plan", by_rank)
+
+
+def bug_of_counts(patch: pytest.MonkeyPatch) -> None:
+    count = table_module.count_keys
+    patch.setattr(table_module, "count_keys", lambda *given: count(*given[:-1], given[-1] + 1))
+
+
+def bug_of_expiry(patch: pytest.MonkeyPatch) -> None:
+    oldest = Rules.oldest_live
+    patch.setattr(Rules, "oldest_live", lambda self, step: oldest(self, step - 1))
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [bug_of_lookups, bug_of_searches, bug_of_pins, bug_of_ranks, bug_of_counts, bug_of_expiry],
+)
+def test_planted_bug_is_found(plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert callable(plant)
+    steps = draw_steps(7, 12, 2)
+    reference = ReferenceTable(PAGES, PRESSURE)
+    assert next(differences(Shards(PRESSURE, 2), reference, steps), None) is None
+    plant(monkeypatch)
+    assert next(differences(Shards(PRESSURE, 2), ReferenceTable(PAGES, PRESSURE), steps), None) is not None
+
+
+def keys_of_one_pair(count: int) -> U64:
+    """Keys that have buckets 0 and 1 of the first page."""
+    return np.arange(count, dtype=np.uint64) << np.uint64(23)
+
+
+def single(rules: Rules, rows: int = 4096) -> DynamicTable:
+    pages = Pages.of(rows)
+    return DynamicTable(pages, rules, Entries.empty(pages.slots, rules, OwnMemory()))
+
+
+def take(table: DynamicTable, step: int, *contributions: U64) -> Update:
+    update = table.plan(step, contributions)
+    table.commit(update)
+    return update
+
+
+def test_new_keys_fill_two_buckets_and_evict_the_oldest_with_the_least_key() -> None:
+    table, keys = single(Rules()), keys_of_one_pair(70)
+    take(table, 1, keys[:63])
+    take(table, 2, keys[1:64])
+    update = take(table, 3, keys[64:66])
+    assert update.evicted.tolist() == [int(keys[0]), int(keys[1])]
+    assert table.find(keys[[0, 1, 2, 64, 65]], 4).tolist() == [-1, -1, 1, 0, 32]
+
+
+def test_step_evicts_no_entry_that_it_pushes() -> None:
+    table, keys = single(Rules()), keys_of_one_pair(70)
+    take(table, 1, keys[:64])
+    update = take(table, 2, keys[:64], keys[64:])
+    assert (update.changes.dropped, update.changes.full, update.evicted.tolist()) == (6, 6, [])
+    assert update.changed()[0].tolist() == list(range(64))
+    assert (update.slots[64:] == -1).all()
+
+
+def test_expired_key_is_a_new_one_to_its_own_push() -> None:
+    table, keys = single(Rules(Score.PUSHES, ttl_steps=2)), keys_of_one_pair(1)
+    take(table, 1, keys)
+    assert take(table, 2, keys).counts.tolist() == [2]
+    assert table.find(keys, 4).tolist() == [0]
+    assert table.find(keys, 5).tolist() == [-1]
+    update = take(table, 5, keys)
+    assert (update.inserted.tolist(), update.counts.tolist(), update.changes.expired) == ([True], [1], 1)
+
+
+def test_key_is_admitted_at_its_second_step_whatever_the_ranks() -> None:
+    table, keys = single(Rules(min_steps=2)), keys_of_one_pair(1)
+    assert take(table, 1, keys, keys, keys).changes.waiting == 1
+    update = take(table, 2, keys)
+    assert (update.changes.admitted, update.counts.tolist(), update.contents.tolist()) == (1, [2], [0])
+
+
+def test_key_of_another_shard_is_refused() -> None:
+    pages = Pages.of(8192, 2, 0)
+    table = DynamicTable(pages, Rules(), Entries.empty(pages.slots, Rules(), OwnMemory()))
+    with pytest.raises(ValueError, match="outside pages"):
+        table.find(np.array([1, 2**63], np.uint64), 1)

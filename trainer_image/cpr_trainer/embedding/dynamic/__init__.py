@@ -1,0 +1,1 @@
+"""Tables that give rows to ids as they come, and take them back (ADR 46)."""

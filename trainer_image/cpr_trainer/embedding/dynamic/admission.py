@@ -1,0 +1,94 @@
+"""Admission: keys that have no slot yet are counted in cells, apart from the table.
+
+A cell is 64 bits: a fingerprint of 24, a count of 8 and the step of the last count, of 32. A page has as many cells as
+slots, in groups of 16. A key's group and its fingerprint are the 32 bits of its place in the page (`Pages.positions`),
+so ascending keys are in the order of groups and fingerprints. A step counts once, however many trainers push the key.
+A key without a cell takes an empty one of its group, or else the one that was counted longest ago, but none that this
+step counted. Two keys of one fingerprint share a cell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.dynamic.entries import Rules
+from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, U32, Pages, first_of_runs
+from cprjob_serving.hashes import U64
+
+GROUP_CELLS = 16
+_PAGE_GROUPS = PAGE_SLOTS // GROUP_CELLS
+_FINGERPRINT_BITS = np.uint64(24)
+_FINGERPRINTS = np.uint64(2**24 - 1)
+_COUNT_AT, _FINGERPRINT_AT = np.uint64(32), np.uint64(40)
+_MAX_COUNT = np.uint32(255)
+_EMPTY, _PINNED = -1, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Count:
+    """The count of keys in a step, before a cell changes.
+
+    counts: uint32 [k], steps with a push of each key, and this one. groups: int64 [k], the place of each key in the
+    next two, ascending. cells: int64 [g], -1 for a key that no cell counts. contents: uint64 [g], of these cells.
+    """
+
+    counts: U32
+    groups: Ints
+    cells: Ints
+    contents: U64
+
+    def changes(self, placed: NDArray[np.bool_]) -> tuple[Ints, U64]:
+        """Return the cells that change and their contents, int64 [c] and uint64 [c]; those of placed keys are emptied.
+
+        placed: bool [k], the keys that have a slot now.
+        """
+        if not len(self.cells):
+            return self.cells, self.contents
+        empty = np.zeros(len(self.cells), np.bool_)
+        empty[self.groups[placed]] = True
+        changed = self.cells >= 0
+        return self.cells[changed], np.where(empty, np.uint64(0), self.contents)[changed]
+
+
+def count_keys(cells: U64, pages: Pages, positions: U64, rules: Rules, step: int) -> Count:
+    """Count keys that have no slot. positions: uint64 [k], ascending, of different keys. cells: see `Entries`."""
+    different = first_of_runs(positions)
+    groups, positions = np.cumsum(different) - 1, positions[different]
+    buckets = (positions >> _FINGERPRINT_BITS).astype(np.int64) - pages.first * _PAGE_GROUPS
+    fingerprints = positions & _FINGERPRINTS
+
+    first = first_of_runs(buckets)
+    rows = np.cumsum(first) - 1
+    near = cells.reshape(-1, GROUP_CELLS)[buckets[first]]
+    counts, steps = (near >> _COUNT_AT & np.uint64(_MAX_COUNT)).astype(np.uint32), near.astype(np.uint32)
+    live = steps >= rules.oldest_live(step)
+    matches = live[rows] & (near[rows] >> _FINGERPRINT_AT == fingerprints[:, np.newaxis])
+    found, at = matches.any(axis=1), matches.argmax(axis=1)
+    new_counts = np.where(found, np.minimum(counts[rows, at], _MAX_COUNT - 1) + np.uint32(1), np.uint32(1))
+
+    ages = np.where(live, steps.astype(np.int64), _EMPTY)
+    ages[rows[found], at[found]] = _PINNED
+    at[~found] = _oldest(ages, rows[~found])
+    contents = fingerprints << _FINGERPRINT_AT | new_counts.astype(np.uint64) << _COUNT_AT | np.uint64(step)
+    return Count(new_counts[groups], groups, np.where(at < 0, -1, buckets * GROUP_CELLS + at), contents)
+
+
+def _oldest(ages: Ints, rows: Ints) -> Ints:
+    """Return a place in `ages`, int64 [r, 16], for each of `rows`, int64 [n] ascending; -1 if all are pinned.
+
+    The first of several keys with the same row gets the place of the least age, and so on.
+    """
+    found = np.full(len(rows), -1, np.int64)
+    starts = np.flatnonzero(first_of_runs(rows))
+    ranks = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
+    for rank in range(min(int(ranks.max(initial=-1)) + 1, GROUP_CELLS)):
+        mine = np.flatnonzero(ranks == rank)
+        at = ages[rows[mine]].argmin(axis=1)
+        free = ages[rows[mine], at] != _PINNED
+        found[mine[free]] = at[free]
+        ages[rows[mine], at] = _PINNED
+    return found

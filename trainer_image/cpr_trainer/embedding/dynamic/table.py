@@ -1,0 +1,198 @@
+"""A dynamic table on one shard: which slot each key has, and the merged steps that change it.
+
+Only an applied step changes anything. `plan` computes a step without a change, so that the caller first keeps the old
+contents of what changes, for a save in progress, and writes the redo record. `commit` then stores what the plan has,
+and may be repeated. A step finds all of its keys and pins them before it inserts the new ones, so that it evicts no
+entry that it pushes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.dynamic.admission import Count, count_keys
+from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Entries, Rules
+from cpr_trainer.embedding.dynamic.insertion import Buckets, Insertions
+from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U8, U32, Pages, first_of_runs, tags_of
+from cprjob_serving.hashes import U64
+
+#: The keys that are found together: their tags fit into the processor's cache.
+_KEYS_AT_ONCE = 4096
+_EACH_BYTE = np.uint64(0x0101010101010101)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The effects of a step on a table on one shard, in keys.
+
+    admitted: got a slot. evicted: lost their slot to an admitted key. expired: had expired before an admitted key took
+    their slot. waiting: are not admitted yet. dropped: found only pinned slots, so their gradients are dropped. full:
+    met two full buckets, and evicted an entry or were dropped.
+    """
+
+    admitted: int
+    evicted: int
+    expired: int
+    waiting: int
+    dropped: int
+    full: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """A merged step, before it changes the table.
+
+    keys: uint64 [k], ascending, of all contributions. slots: int64 [k], those that take the gradients, all different;
+    -1: none does. counts: uint32 [k], the entries' new counts. inserted: bool [k], a new entry: its row begins with its
+    first value, and its state with zeros. evicted: uint64 [e], the keys that lose their slot. cells, contents: int64
+    [c], uint64 [c], the cells that change and what they hold then.
+    """
+
+    step: int
+    keys: U64
+    slots: Ints
+    counts: U32
+    inserted: NDArray[np.bool_]
+    evicted: U64
+    cells: Ints
+    contents: U64
+    changes: Changes
+
+    def changed(self) -> tuple[Ints, Ints]:
+        """Return the slots that change, int64 [c] ascending, and the place in `keys` of the key of each, int64 [c]."""
+        places = np.flatnonzero(self.slots >= 0)
+        places = places[np.argsort(self.slots[places])]
+        return self.slots[places], places
+
+
+class DynamicTable:
+    """The entries of a table in some pages. One thread uses it.
+
+    It derives a byte from each key, its tag, so that a search reads the 64 bytes of two buckets. Tags are not saved.
+    """
+
+    def __init__(self, pages: Pages, rules: Rules, entries: Entries) -> None:
+        assert len(entries.keys) == len(entries.steps) == len(entries.counts) == pages.slots, "a slot in each column"
+        assert len(entries.cells) == (pages.slots if rules.min_steps > 1 else 0), "cells for a table that counts"
+        self.pages, self.rules, self.entries = pages, rules, entries
+        self._buckets = Buckets(pages.slots // BUCKET_SLOTS)
+        self._tags: U8 = np.empty((pages.slots // BUCKET_SLOTS, BUCKET_SLOTS), np.uint8)
+        self.reload()
+
+    def reload(self) -> None:
+        """Derive the tags again after another change of the entries than `commit`."""
+        self._tags.ravel()[:] = np.where(self.entries.counts > 0, tags_of(self.entries.keys), 0)
+
+    def find(self, keys: U64, step: int) -> Ints:
+        """Return the slot of each key at a step, int64 [k]; -1 for an unknown or expired one. Nothing changes.
+
+        keys: uint64 [k], ascending. Raises ValueError for a key of another shard.
+        """
+        return self._find(keys, self.pages.buckets(keys, self.pages.positions(keys)), step)
+
+    def plan(self, step: int, contributions: Sequence[U64]) -> Update:
+        """Compute the step `step` (from 1) with the keys of each rank, uint64 [k_r] each, in any order.
+
+        Raises ValueError for a key of another shard.
+        """
+        keys = np.concatenate([np.empty(0, np.uint64), *contributions])
+        keys.sort()  # numpy's `unique` finds different integers by a hash table, in ten times the time
+        keys = keys[first_of_runs(keys)]
+        positions = self.pages.positions(keys)
+        buckets = self.pages.buckets(keys, positions)
+        slots = self._find(keys, buckets, step)
+        unknown = np.flatnonzero(slots < 0)
+        counts = np.ones(len(keys), np.uint32)
+        found = slots >= 0
+        known = slots[found]
+        before = self.rules.counts_at(self.entries.counts[known], self.entries.steps[known], step)
+        counts[found] = np.minimum(before, np.uint32(MAX_COUNT - 1)) + np.uint32(1)
+
+        count = self._count(positions[unknown], step)
+        counts[unknown] = count.counts
+        due = np.flatnonzero(count.counts >= self.rules.min_steps)
+        due = due[np.argsort(-count.counts[due].astype(np.int64), kind="stable")]  # ascending keys where counts tie
+        insertions = self._insert(buckets.take(unknown[due], axis=1), known, step)
+        slots[unknown[due]] = insertions.slots
+
+        inserted = np.zeros(len(keys), np.bool_)
+        inserted[unknown] = slots[unknown] >= 0
+        cells, contents = count.changes(inserted[unknown])
+        replaced = insertions.slots[insertions.evicts]
+        used = np.count_nonzero(self.entries.counts[slots[inserted]])
+        changes = Changes(
+            admitted=int(np.count_nonzero(inserted)),
+            evicted=len(replaced),
+            expired=int(used) - len(replaced),
+            waiting=len(unknown) - len(due),
+            dropped=int(np.count_nonzero(insertions.slots < 0)),
+            full=insertions.full,
+        )
+        evicted = self.entries.keys[replaced]
+        return Update(step, keys, slots, counts, inserted, evicted, cells, contents, changes)
+
+    def commit(self, update: Update) -> None:
+        """Store the entries and cells of a plan, which is of the present state. A repetition changes nothing."""
+        entries, has_slot = self.entries, update.slots >= 0
+        slots = update.slots[has_slot]
+        entries.keys[slots] = update.keys[has_slot]
+        entries.steps[slots] = update.step
+        entries.counts[slots] = update.counts[has_slot]
+        entries.cells[update.cells] = update.contents
+        inserted = update.inserted
+        self._tags.ravel()[update.slots[inserted]] = tags_of(update.keys[inserted])
+
+    def occupancy(self, step: int) -> int:
+        """Return the number of entries at a step. It reads all of them."""
+        return len(self.entries.live_slots(self.rules, step))
+
+    def _find(self, keys: U64, buckets: Ints, step: int) -> Ints:
+        slots, least = np.full(len(keys), -1, np.int64), self.rules.oldest_live(step)
+        for first in range(0, len(keys), _KEYS_AT_ONCE):
+            part = keys[first : first + _KEYS_AT_ONCE]
+            pairs = buckets[:, first : first + _KEYS_AT_ONCE]
+            # Each tag 32 times, for the slots of a bucket.
+            tags = np.repeat(tags_of(part) * _EACH_BYTE, BUCKET_SLOTS // 8).view(np.uint8)
+            at = np.flatnonzero(self._tags.take(pairs, axis=0).reshape(2, -1) == tags)
+            which = at // BUCKET_SLOTS
+            candidates = pairs.ravel()[which] * BUCKET_SLOTS + (at & (BUCKET_SLOTS - 1))
+            places = which - (which >= len(part)) * len(part)
+            same = self.entries.keys[candidates] == part[places]
+            candidates, places = candidates[same], places[same]
+            # An expired entry may have the key, too: at most one is live.
+            live = self.entries.steps[candidates] >= least
+            slots[first + places[live]] = candidates[live]
+        return slots
+
+    def _count(self, positions: U64, step: int) -> Count:
+        """Return the count of keys without a slot; a table that admits at the first push has no cells."""
+        if self.rules.min_steps == 1:
+            none = np.empty(0, np.int64)
+            return Count(np.ones(len(positions), np.uint32), none, none, np.empty(0, np.uint64))
+        return count_keys(self.entries.cells, self.pages, positions, self.rules, step)
+
+    def _insert(self, pairs: Ints, pinned: Ints, step: int) -> Insertions:
+        """Return the slots of new keys, int64 [2, m] buckets in the order of insertion; pinned: int64 [p], slots."""
+        entries = self.entries
+
+        def victims(full: Ints, unavailable: NDArray[np.bool_]) -> Ints:
+            keys, steps, counts = (
+                column.reshape(-1, BUCKET_SLOTS).take(full.T, axis=0).reshape(unavailable.shape)
+                for column in (entries.keys, entries.steps, entries.counts)
+            )
+            scores = self.rules.scores(counts, steps, step).astype(np.int64)
+            scores[unavailable] = MAX_COUNT + 1
+            least = scores == scores.min(axis=1, keepdims=True)
+            smallest = np.where(least, keys, np.uint64(2**64 - 1)).min(axis=1, keepdims=True)
+            return (least & (keys == smallest)).argmax(axis=1)
+
+        buckets = pairs.ravel()
+        self._buckets.begin(buckets, entries.live_bits(buckets, self.rules, step), pinned)
+        insertions = self._buckets.insert(pairs, victims)
+        self._buckets.end(buckets, pinned)
+        return insertions
