@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import rows_of_integers, rows_of_texts
 from cpr_trainer.data.inspection import inspect_files, inspect_job
 from cpr_trainer.data.open import open_dataset
-from cpr_trainer.data.schema import NO_ROW
+from cpr_trainer.data.schema import NO_ROW, as_texts
 from cpr_trainer.data.whole_numbers import Spellings
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.errors import DataError
@@ -295,10 +296,25 @@ def test_a_table_has_the_rows_that_its_hash_and_seed_give(tmp_path: Path, ending
     assert (other != ids).all()
 
 
+@pytest.mark.parametrize(
+    ("values", "digits"),
+    [
+        (pa.array([-1, 7], pa.int64()), (b"-1", b"7")),
+        (pa.array([-1, 7], pa.int8()), (b"-1", b"7")),
+        (pa.array([7, 2**64 - 1], pa.uint64()), (b"7", b"18446744073709551615")),
+        (pa.array(["007", "-1"]), (b"007", b"-1")),
+        (pa.array([b"18446744073709551615"]), (b"18446744073709551615",)),
+    ],
+)
+def test_hash_of_an_integer_is_that_of_its_digits(values: Any, digits: tuple[bytes, ...]) -> None:
+    found = xxh64(Cells.of_arrow(as_texts(values)), 7)
+    assert found.tolist() == [xxhash.xxh64_intdigest(each, 7) for each in digits]
+
+
 def test_the_page_has_the_hashes_that_are_computed() -> None:
     page = (Path(__file__).parents[3] / "docs" / "hashing.md").read_text("utf-8")
     lines = re.findall(r"^\| (.+) \| ([07]) \| `(\w{16})` \| `(\w{16})` \| (?:`(\w{16})` )?\|$", page, re.MULTILINE)
-    assert len(lines) == 7
+    assert len(lines) == 12
     for text, seed, *expected in lines:
         of = cells(re.sub(r"^`(.+)`.*$|^\(empty\)$", r"\1", text).encode())
         found = xxh64(of, int(seed)), murmur3(of, int(seed)), of.hashes()
