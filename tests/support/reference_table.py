@@ -75,7 +75,7 @@ class ReferenceTable:
             if slot is None:
                 unknown.append(key)
                 continue
-            self.entries[slot] = Entry(key, step, min(self.count_at(self.entries[slot], step) + 1, 2**32 - 1))
+            self.entries[slot] = Entry(key, step, min(self.count_at(self.entries[slot], step) + 1, 2**32 - 2))
             pinned.add(slot)
         counts = self.count(unknown, step)
         due = sorted(
@@ -91,7 +91,8 @@ class ReferenceTable:
             pinned.add(slot)
             outcome.slots[key] = slot
             outcome.inserted.add(key)
-            self.cells.pop(self.cell_of(key, step), None)
+            if (cell := self.cell_of(key, step)) is not None:
+                del self.cells[cell]
         return outcome
 
     def slot_for(self, key: int, step: int, pinned: set[int], outcome: Outcome) -> int | None:

@@ -14,6 +14,14 @@ GOLDEN = [
     "0x1.5d31d00000000p-3",
     "0x1.99bb800000000p-6",
 ]
+OF_KEYS = [
+    "0x1.ef2bac0000000p-2",
+    "-0x1.4d73fc0000000p-2",
+    "-0x1.2a55e40000000p-2",
+    "0x1.9036c00000000p-6",
+    "-0x1.c5db800000000p-3",
+    "0x1.e5ad100000000p-4",
+]
 
 
 def model(dim: int, *rows: int) -> ModelSpec:
@@ -24,6 +32,12 @@ def model(dim: int, *rows: int) -> ModelSpec:
 def test_first_values_never_change() -> None:
     values = initial_rows(model(3, 100, 4), 7, 1, np.array([0, 3]))
     assert [value.hex() for value in values.ravel().tolist()] == GOLDEN
+
+
+def test_first_values_of_a_key_are_those_of_its_64_bits() -> None:
+    keys = np.array([2**64 - 1, 0x6DE6F5D076D742B9], np.uint64)
+    values = Seeding.of(model(3, 100, 4), 7).values(np.ones(2, np.int64), keys.view(np.int64))
+    assert [value.hex() for value in values.ravel().tolist()] == OF_KEYS
 
 
 def test_first_values_depend_on_seed_table_row_and_column_alone() -> None:

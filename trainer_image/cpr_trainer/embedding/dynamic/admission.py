@@ -10,6 +10,7 @@ step counted. Two keys of one fingerprint share a cell.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ _FINGERPRINT_BITS = np.uint64(24)
 _FINGERPRINTS = np.uint64(2**24 - 1)
 _COUNT_AT, _FINGERPRINT_AT = np.uint64(32), np.uint64(40)
 _MAX_COUNT = np.uint32(255)
+#: The keys that are counted together: their cells fit into the processor's cache.
+_KEYS_AT_ONCE = 2048
+_NO_CELLS = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64)
 _EMPTY, _PINNED = -1, np.iinfo(np.int64).max
 
 
@@ -32,12 +36,12 @@ _EMPTY, _PINNED = -1, np.iinfo(np.int64).max
 class Count:
     """The count of keys in a step, before a cell changes.
 
-    counts: uint32 [k], steps with a push of each key, and this one. groups: int64 [k], the place of each key in the
+    counts: uint32 [k], steps with a push of each key, and this one. places: int64 [k], the place of each key in the
     next two, ascending. cells: int64 [g], -1 for a key that no cell counts. contents: uint64 [g], of these cells.
     """
 
     counts: U32
-    groups: Ints
+    places: Ints
     cells: Ints
     contents: U64
 
@@ -49,7 +53,7 @@ class Count:
         if not len(self.cells):
             return self.cells, self.contents
         empty = np.zeros(len(self.cells), np.bool_)
-        empty[self.groups[placed]] = True
+        empty[self.places[placed]] = True
         changed = self.cells >= 0
         return self.cells[changed], np.where(empty, np.uint64(0), self.contents)[changed]
 
@@ -57,7 +61,18 @@ class Count:
 def count_keys(cells: U64, pages: Pages, positions: U64, rules: Rules, step: int) -> Count:
     """Count keys that have no slot. positions: uint64 [k], ascending, of different keys. cells: see `Entries`."""
     different = first_of_runs(positions)
-    groups, positions = np.cumsum(different) - 1, positions[different]
+    places, positions = np.cumsum(different) - 1, positions[different]
+    # Groups do not depend on each other, so some are counted at a time.
+    starts = np.append(np.flatnonzero(first_of_runs(positions >> _FINGERPRINT_BITS)), len(positions))
+    edges = [*starts[np.searchsorted(starts, np.arange(0, len(positions), _KEYS_AT_ONCE))].tolist(), len(positions)]
+    parts = [_NO_CELLS, *(_count_groups(cells, pages, positions[a:b], rules, step) for a, b in pairwise(edges))]
+    counts = np.concatenate([each[0] for each in parts])
+    at, contents = np.concatenate([each[1] for each in parts]), np.concatenate([each[2] for each in parts])
+    return Count(counts[places], places, at, contents)
+
+
+def _count_groups(cells: U64, pages: Pages, positions: U64, rules: Rules, step: int) -> tuple[U32, Ints, U64]:
+    """Return the counts, cells and contents of `count_keys` for different positions, uint64 [g], ascending."""
     buckets = (positions >> _FINGERPRINT_BITS).astype(np.int64) - pages.first * _PAGE_GROUPS
     fingerprints = positions & _FINGERPRINTS
 
@@ -74,7 +89,7 @@ def count_keys(cells: U64, pages: Pages, positions: U64, rules: Rules, step: int
     ages[rows[found], at[found]] = _PINNED
     at[~found] = _oldest(ages, rows[~found])
     contents = fingerprints << _FINGERPRINT_AT | new_counts.astype(np.uint64) << _COUNT_AT | np.uint64(step)
-    return Count(new_counts[groups], groups, np.where(at < 0, -1, buckets * GROUP_CELLS + at), contents)
+    return new_counts, np.where(at < 0, -1, buckets * GROUP_CELLS + at), contents
 
 
 def _oldest(ages: Ints, rows: Ints) -> Ints:

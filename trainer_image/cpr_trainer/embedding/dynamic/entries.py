@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U32
+from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U32, first_of_runs
 from cpr_trainer.embedding.memory import Memory
 from cprjob_serving.hashes import U64
 
-#: Counts stay below it.
-MAX_COUNT = 2**32 - 1
+#: A count grows no further. A score is at most as large.
+MAX_COUNT = 2**32 - 2
+_NO_VICTIM = np.uint32(2**32 - 1)
 _COUNT_BITS = 32
 #: The buckets that are read together: few enough for the processor's cache.
 _BUCKETS_AT_ONCE = 4096
@@ -61,7 +62,8 @@ class Rules:
             return counts
         halvings = np.uint32(step // self.halving_steps) - steps // np.uint32(self.halving_steps)
         # A shift by 32 bits or more is undefined for 32 bits.
-        return (counts.astype(np.uint64) >> np.minimum(halvings, _COUNT_BITS).astype(np.uint64)).astype(np.uint32)
+        halved: U32 = (counts.astype(np.uint64) >> np.minimum(halvings, _COUNT_BITS)).astype(np.uint32)
+        return halved
 
     def scores(self, counts: U32, steps: U32, step: int) -> U32:
         """Return the scores of entries at a step."""
@@ -85,12 +87,8 @@ class Entries:
     @classmethod
     def empty(cls, slots: int, rules: Rules, memory: Memory) -> Self:
         """Return the columns of empty slots, if `memory` is new."""
-        columns: list[NDArray[Any]] = [memory.array((slots,), each) for each in (np.uint64, np.uint32, np.uint32)]
-        return cls(*columns, cells=memory.array((slots if rules.min_steps > 1 else 0,), np.uint64))
-
-    def live_slots(self, rules: Rules, step: int) -> Ints:
-        """Return the slots of the entries that are in the table at a step, int64 [m], ascending."""
-        return np.flatnonzero(self.steps >= rules.oldest_live(step))
+        keys, steps, counts = (memory.array((slots,), each) for each in (np.uint64, np.uint32, np.uint32))
+        return cls(keys, steps, counts, memory.array((slots if rules.min_steps > 1 else 0,), np.uint64))
 
     def live_bits(self, buckets: Ints, rules: Rules, step: int) -> U32:
         """Return a bit for each slot of some buckets, uint32 [b], that holds an entry of the table at a step."""
@@ -101,6 +99,19 @@ class Entries:
             live = steps.take(buckets[part], axis=0) >= least
             bits[part] = np.packbits(live.ravel(), bitorder="little").view("<u4")
         return bits
+
+    def victims(self, pairs: Ints, pinned: NDArray[np.bool_], rules: Rules, step: int) -> Ints:
+        """Return the place of each key's least entry by (score, key) that is not pinned: see `insertion.Victims`."""
+        near = (column.reshape(-1, BUCKET_SLOTS) for column in (self.counts, self.steps))
+        counts, steps = (each.take(pairs.T, axis=0).reshape(pinned.shape) for each in near)
+        scores = rules.scores(counts, steps, step)
+        scores[pinned] = _NO_VICTIM
+        at = np.flatnonzero(scores == scores.min(axis=1, keepdims=True))
+        keys = self.keys[pairs.T.ravel()[at // BUCKET_SLOTS] * BUCKET_SLOTS + at % BUCKET_SLOTS]
+        starts = np.flatnonzero(first_of_runs(at // pinned.shape[1]))
+        least = np.minimum.reduceat(keys, starts)
+        found: Ints = at[keys == np.repeat(least, np.diff(np.append(starts, len(at))))] % pinned.shape[1]
+        return found
 
     def copy_run(self, source: Entries, here: slice, there: slice) -> None:
         """Copy a run of slots from other columns, bit for bit: those of whole pages (`Pages.shared_with`)."""

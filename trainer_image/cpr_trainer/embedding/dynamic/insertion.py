@@ -17,7 +17,7 @@ from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U32
 
 _FULL = np.uint32(2**BUCKET_SLOTS - 1)
 #: The keys that are looked at together: few enough for the processor's cache, and many for one call of numpy.
-_LARGEST_WINDOW = 8192
+_LARGEST_WINDOW = 4096
 _SMALLEST_WINDOW = 64
 
 #: Returns the place of each key's victim, int64 [f], among the 64 slots of its buckets, int64 [2, f]. Some of the slots

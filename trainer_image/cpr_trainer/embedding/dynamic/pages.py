@@ -86,7 +86,8 @@ class Pages:
 
 def tags_of(keys: U64) -> U8:
     """Return a byte of each key, uint8 [k], in [1, 255]; 0 is the tag of an empty slot."""
-    return np.maximum(keys >> _TAG_AT & _TAGS, np.uint64(1)).astype(np.uint8)
+    tags: U8 = np.maximum(keys >> _TAG_AT & _TAGS, np.uint64(1)).astype(np.uint8)
+    return tags
 
 
 def first_of_runs(values: NDArray[Any]) -> NDArray[np.bool_]:

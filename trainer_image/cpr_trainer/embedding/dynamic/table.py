@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +150,7 @@ class DynamicTable:
 
     def occupancy(self, step: int) -> int:
         """Return the number of entries at a step. It reads all of them."""
-        return len(self.entries.live_slots(self.rules, step))
+        return int(np.count_nonzero(self.entries.steps >= self.rules.oldest_live(step)))
 
     def _find(self, keys: U64, buckets: Ints, step: int) -> Ints:
         slots, least = np.full(len(keys), -1, np.int64), self.rules.oldest_live(step)
@@ -178,21 +179,8 @@ class DynamicTable:
 
     def _insert(self, pairs: Ints, pinned: Ints, step: int) -> Insertions:
         """Return the slots of new keys, int64 [2, m] buckets in the order of insertion; pinned: int64 [p], slots."""
-        entries = self.entries
-
-        def victims(full: Ints, unavailable: NDArray[np.bool_]) -> Ints:
-            keys, steps, counts = (
-                column.reshape(-1, BUCKET_SLOTS).take(full.T, axis=0).reshape(unavailable.shape)
-                for column in (entries.keys, entries.steps, entries.counts)
-            )
-            scores = self.rules.scores(counts, steps, step).astype(np.int64)
-            scores[unavailable] = MAX_COUNT + 1
-            least = scores == scores.min(axis=1, keepdims=True)
-            smallest = np.where(least, keys, np.uint64(2**64 - 1)).min(axis=1, keepdims=True)
-            return (least & (keys == smallest)).argmax(axis=1)
-
         buckets = pairs.ravel()
-        self._buckets.begin(buckets, entries.live_bits(buckets, self.rules, step), pinned)
-        insertions = self._buckets.insert(pairs, victims)
+        self._buckets.begin(buckets, self.entries.live_bits(buckets, self.rules, step), pinned)
+        insertions = self._buckets.insert(pairs, partial(self.entries.victims, rules=self.rules, step=step))
         self._buckets.end(buckets, pinned)
         return insertions
