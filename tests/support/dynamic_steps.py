@@ -153,7 +153,8 @@ def _same_entries(shards: Shards, reference: ReferenceTable) -> bool:
 
 def _global(table: DynamicTable, slots: NDArray[np.int64]) -> list[int]:
     """Return slots of a shard counted over all shards."""
-    return np.where(slots < 0, slots, slots + table.pages.first * PAGE_SLOTS).tolist()
+    found: list[int] = np.where(slots < 0, slots, slots + table.pages.first * PAGE_SLOTS).tolist()
+    return found
 
 
 def _holds(table: DynamicTable, slot: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,7 +37,7 @@ def test_count_stays_at_its_largest() -> None:
 
 
 @pytest.mark.parametrize("rule", [{"ttl_steps": -1}, {"halving_steps": -1}, {"min_steps": 0}, {"min_steps": 256}])
-def test_rule_out_of_its_range_is_refused(rule: dict[str, int]) -> None:
+def test_rule_out_of_its_range_is_refused(rule: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="steps"):
         Rules(**rule)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.embedding.dynamic import table as table_module
+from cpr_trainer.embedding.dynamic.admission import Count, count_keys
 from cpr_trainer.embedding.dynamic.entries import Entries, Rules, Score
 from cpr_trainer.embedding.dynamic.insertion import Buckets
 from cpr_trainer.embedding.dynamic.pages import Pages
@@ -91,19 +92,25 @@ def bug_of_pins(patch: pytest.MonkeyPatch) -> None:
 
 
 def bug_of_ranks(patch: pytest.MonkeyPatch) -> None:
-    plan = DynamicTable.plan
+    plan, ranks = DynamicTable.plan, list[int]()
 
-    def by_rank(self: DynamicTable, step: int, contributions: Sequence[U64]) -> Update:
-        for keys in contributions[1:]:
-            self.commit(plan(self, step, [keys]))
+    def noting(self: DynamicTable, step: int, contributions: Sequence[U64]) -> Update:
+        ranks.append(len(contributions))
         return plan(self, step, contributions)
 
-    patch.setattr(DynamicTable, "plan", by_rank)
+    def by_rank(cells: U64, pages: Pages, positions: U64, rules: Rules, step: int) -> Count:
+        count = count_keys(cells, pages, positions, rules, step)
+        return replace(count, counts=count.counts + np.uint32(ranks[-1] - 1))
+
+    patch.setattr(DynamicTable, "plan", noting)
+    patch.setattr("cpr_trainer.embedding.dynamic.table.count_keys", by_rank)
 
 
 def bug_of_counts(patch: pytest.MonkeyPatch) -> None:
-    count = table_module.count_keys
-    patch.setattr(table_module, "count_keys", lambda *given: count(*given[:-1], given[-1] + 1))
+    def later(cells: U64, pages: Pages, positions: U64, rules: Rules, step: int) -> Count:
+        return count_keys(cells, pages, positions, rules, step + 1)
+
+    patch.setattr("cpr_trainer.embedding.dynamic.table.count_keys", later)
 
 
 def bug_of_expiry(patch: pytest.MonkeyPatch) -> None:
@@ -112,16 +119,24 @@ def bug_of_expiry(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "plant",
-    [bug_of_lookups, bug_of_searches, bug_of_pins, bug_of_ranks, bug_of_counts, bug_of_expiry],
+    ("plant", "found"),
+    [
+        (bug_of_lookups, "a lookup or a plan changed the table"),
+        (bug_of_searches, "lookups"),
+        (bug_of_pins, "the plan"),
+        (bug_of_ranks, "the plan"),
+        (bug_of_counts, "the entries"),
+        (bug_of_expiry, "lookups"),
+    ],
 )
-def test_planted_bug_is_found(plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert callable(plant)
+def test_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = draw_steps(7, 12, 2)
-    reference = ReferenceTable(PAGES, PRESSURE)
-    assert next(differences(Shards(PRESSURE, 2), reference, steps), None) is None
+    assert next(differences(Shards(PRESSURE, 2), ReferenceTable(PAGES, PRESSURE), steps), None) is None
     plant(monkeypatch)
-    assert next(differences(Shards(PRESSURE, 2), ReferenceTable(PAGES, PRESSURE), steps), None) is not None
+    first = next(differences(Shards(PRESSURE, 2), ReferenceTable(PAGES, PRESSURE), steps))
+    assert first.endswith(found)
 
 
 def keys_of_one_pair(count: int) -> U64:
