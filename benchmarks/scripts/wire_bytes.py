@@ -80,7 +80,7 @@ class Counts:
                 self.note(frame.header)
             return frame
 
-        FrameWriter.add, FrameReader.read = counted_add, counted_read  # type: ignore[method-assign]
+        FrameWriter.add, FrameReader.read = counted_add, counted_read  # type: ignore[method-assign,assignment]
         try:
             yield
         finally:
@@ -178,9 +178,8 @@ def main() -> None:
             found, steps = measure(options, trainers, updates), COUNTED * trainers
             kinds = sorted(found.frames.keys() - _UNCOUNTED)
             frames, size_bytes = (sum(of[kind] for kind in kinds) for of in (found.frames, found.size_bytes))
-            by = (
-                f"{kind.name} {found.frames[kind] / steps:g} ({found.size_bytes[kind] / steps:,.0f})" for kind in kinds
-            )
+            parts = [(kind.name, found.frames[kind] / steps, found.size_bytes[kind] / steps) for kind in kinds]
+            by = (f"{name} {often:g} ({size:,.0f})" for name, often, size in parts)
             table.add_row(str(trainers), updates, f"{frames / steps:.2f}", f"{size_bytes / steps:,.0f}", ", ".join(by))
     Console().print(table)
 

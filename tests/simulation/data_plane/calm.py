@@ -17,13 +17,13 @@ FIRST, UNKNOWN = 0, -1
 
 def digest_of(vectors: Values) -> int:
     """Return a number for the vectors that a rank reads in a step: its part of the dense gradients."""
-    return zlib.crc32(np.ascontiguousarray(vectors))
+    return zlib.crc32(vectors.tobytes())
 
 
 def dense_after(dense: int, digests: Sequence[int]) -> int:
     """Return the dense state after a step: a number that depends on the state before it, and on every rank's part."""
     parts: Ints = np.array((dense, *digests), np.int64)
-    return UNKNOWN if dense == UNKNOWN else zlib.crc32(parts)
+    return UNKNOWN if dense == UNKNOWN else zlib.crc32(parts.tobytes())
 
 
 class CalmRun:

@@ -39,14 +39,14 @@ class Failpoints:
         "stop_job",
     )
     DESTRUCTIVE = (
-        *("kill_trainer", "kill_in_push", "drain_trainer", "drain_again", "kill_in_stop", "kill_at_end"),
-        *("damage", "roll_back"),
+        *("kill_trainer", "kill_in_push", "drain_trainer", "drain_again", "stop_without_follower"),
+        *("kill_in_stop", "kill_at_end", "damage", "roll_back"),
     )
     #: Beside these a lost trainer takes no copy along if shards merge steps.
     WITHOUT_SHARDS = frozenset(
         {
             *("kill_trainer", "kill_in_push", "kill_trainer_process", "drain_trainer", "drain_again", "stop_job"),
-            *("reset", "clog"),
+            *("stop_without_follower", "reset", "clog"),
         }
     )
 
@@ -269,6 +269,13 @@ class Failpoints:
     def stop_job(self) -> None:
         """Stop the job; it resumes once all members have ended."""
         self._cluster.suspension.begin()
+
+    def stop_without_follower(self) -> None:
+        """Kill a follower, and stop the job before it is replaced: the leader commits for it."""
+        if followers := [each for each in self._trainers if not each.leads]:
+            self._note("a follower was killed, and the job stopped")
+            self._rng.choice(followers).kill()
+            self._scheduler.after(self._rng.uniform(0.0, 0.05), self.stop_job)
 
     def kill_in_stop(self) -> None:
         """Stop the job, and kill a member or two shortly before, during or after the stop."""

@@ -83,8 +83,8 @@ class OperatorStub:
         shards = [ShardPod(cluster, self._shard_roster(i, number, number)) for i, number in enumerate(numbers)]
         cluster.newest[:] = shards
         cluster.pods += shards
-        for pod in tuple(cluster.trainers):
-            cluster.trainers[pod.rank] = TrainerPod(cluster, self._trainer_roster(pod.rank, pod.incarnation + 1))
+        for rank, trainer in enumerate(tuple(cluster.trainers)):
+            cluster.trainers[rank] = TrainerPod(cluster, self._trainer_roster(rank, trainer.incarnation + 1))
         self.publish_rosters()
 
     def replace_live(self, pod: ShardPod) -> None:

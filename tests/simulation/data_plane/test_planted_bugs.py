@@ -189,7 +189,7 @@ BUGS = {
         read_before_the_step_before, 5, with_faults("clog", trainers=2, sparse_updates="PerStep")
     ),
     "the leader of a job that stops commits for itself alone": Bug(
-        commit_for_itself_alone, 20, slowly(with_faults("kill_in_stop", trainers=3, sparse_updates="PerStep"))
+        commit_for_itself_alone, 10, slowly(with_faults("stop_without_follower", trainers=3, sparse_updates="PerStep"))
     ),
     "a repeated push is applied again": Bug(
         apply_repeated_pushes,

@@ -68,7 +68,7 @@ def test_lost_trainers_lose_no_update_if_steps_are_merged(faults: tuple[str, ...
 #: Faults around a stop of the job and around drained trainers, and a state that their first seeds reach.
 STOPS = {
     "drained": (("drain_trainer", "drain_again", "reset"), "a trainer was replaced"),
-    "stopped": (("stop_job", "kill_trainer_process", "drain_trainer", "clog"), "the job stopped at an anchor"),
+    "stopped": (("stop_job", "stop_without_follower", "drain_trainer", "clog"), "the job stopped at an anchor"),
     "killed in a stop": (("kill_in_stop",), "the job stopped at an anchor"),
     "in the last step": (("kill_at_end",), "fault: a member was lost in the last step"),
 }
