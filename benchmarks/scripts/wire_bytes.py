@@ -107,7 +107,7 @@ def job_of(options: argparse.Namespace, trainers: int, updates: SparseUpdates, f
 
 
 def train(job: JobSpec, rank: int, shards: list[ShardProcess], together: threading.Barrier, counts: Counts) -> None:
-    """Take the steps of one trainer. Its gradients are zeros, which are as long as others."""
+    """Take the steps of one trainer. Its gradients are zeros."""
     dataset, placement = open_dataset(job.data, job.model, files_of(job)), Placement.of(job.model, job.shards)
     order, merges, dim = BatchOrder.of(job.data, dataset.layout), job.per_step, job.model.embedding_dim
     loader = Loader(dataset, order, rank=rank, trainers=job.trainers, first_step=1)

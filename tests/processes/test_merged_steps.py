@@ -126,7 +126,7 @@ def test_several_trainers_are_plain_torch_on_the_global_batch(
 
 
 def test_changed_number_of_trainers_trains_the_model_of_a_fixed_number(tmp_path: Path) -> None:
-    """One trainer, then three, then two: the global batch and the rates stay, and the curve goes on."""
+    """One trainer, then three, then two: the global batch and the rates stay, and the curve continues."""
     job, anchor = JOBS["merged_steps"](tmp_path), None
     job = replace(job, data=replace(job.data, hold_out=0.1), evaluation=EvaluationSpec(EVERY, 10**6))
     for generation, (trainers, until) in enumerate(((1, 60), (3, 140)), start=1):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from simulation.data_plane.clock import Scheduler
 
 T = TypeVar("T")
-#: Between two looks for the others, which may be away for many seconds.
+#: The most between two looks for the others, which may be gone for many seconds.
 _LONGEST_WAIT_S = 0.05
 
 

@@ -50,8 +50,8 @@ def run_to_completion(seed: int, alter: Callable[[Workload], Workload] = lambda 
         result = _run(cluster)
         result.missing = cluster.checker.check_end()
         full = cluster.probes["memory for pushes was full"]
-        kept = faults.recoverable and cluster.workload.job.replay.enabled and not cluster.lossy
-        if kept and not full:
+        recoverable = faults.recoverable and cluster.workload.job.replay.enabled and not cluster.lossy
+        if recoverable and not full:
             assert not any(result.missing.values()), f"lost although a copy was left: {result.missing}"
         if cluster.workload.job.parity_shards:
             calm = cluster.scheduler.run(lambda: parity_complete(cluster), cluster.scheduler.now + _QUIET_S)

@@ -128,7 +128,7 @@ def test_report_has_no_old_values_under_the_counters_of_a_new_generation(tmp_pat
     }
 
 
-def test_last_cut_waits_for_a_shard_that_is_away_and_lacks_the_last_step() -> None:
+def test_last_cut_waits_for_an_unavailable_shard_that_lacks_the_last_step() -> None:
     exchange = Mock(**{"unavailable.return_value": (1,), "applied.return_value": (7, 6)})
     coordinator = Mock(**{"finish.side_effect": [None, None, "the anchor"]})
     coordinator.committer.state.commit_s = None

@@ -133,7 +133,7 @@ class Loop:
     def _last_cut(self, coordinator: SaveCoordinator) -> AnchorRef | None:
         """Return the anchor of the last step; None after a time-out.
 
-        A leader without pushes has waited for no shard yet: one may still apply the last step, or be away for a moment.
+        A leader without pushes has waited for no shard yet: one may still apply the last step, or be unavailable.
         """
         state, began = self._stepper.state, monotonic()
         self._exchange.announce_cut(state.done)
