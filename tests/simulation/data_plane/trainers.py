@@ -149,8 +149,7 @@ class Trainer:
         missing = missing_steps(self.done, pushed, self.exchange.applied(), WINDOW)
         if self.workload.job.per_step:
             missing = range(self.done + 1, self.done + 1)
-        for step in range(min(self.exchange.counted()) + 1, missing.start):
-            self.exchange.count(step, self.workload.push(self.rank, step)[0])
+        self._count(missing.start - 1)
         for step in range(max(self.exchange.counted()), missing.start - 1, -1):
             self.exchange.uncount(step, self.workload.push(self.rank, step)[0])
         for step in missing:
@@ -159,6 +158,12 @@ class Trainer:
         self.pushed = max(self.pushed or 0, self.done)
         if self.workload.job.per_step:
             self.exchange.commit(self.done, self._cut)
+
+    def _count(self, last: int) -> None:
+        """Count the rows up to step `last` on the shards that have answered (`trainer/step.py`)."""
+        counted = [step for step in self.exchange.counted() if step >= 0]
+        for step in range(min(counted, default=last) + 1, last + 1):
+            self.exchange.count(step, self.workload.push(self.rank, step)[0])
 
     def _step(self, epoch: int) -> None:
         step, merges, group = self.done + 1, self.workload.job.per_step, self.cluster.group
@@ -231,12 +236,11 @@ class Trainer:
         """After SIGTERM, or at the stop of the job: see `Loop.flush` in `trainer/loop.py`."""
         cluster, stops, leads = self.cluster, self._roster.stop, self.pod.leads
         cluster.group.break_up()
-        if self.workload.job.per_step and self.done != NO_STATE:
-            self.exchange.withdraw(self.done)
-            self.exchange.commit(self.done, self._cut, for_all=leads and stops)
-        settled = False
+        end, settled = cluster.scheduler.now + (_REPLAY_STOP_S if stops else _REPLAY_S), False
         with suppress(RolledBackError):
-            settled = self._settle_within(_REPLAY_STOP_S if stops else _REPLAY_S)
+            if self.workload.job.per_step and self.done != NO_STATE:
+                self._commit_last(end, stops=stops)
+            settled = self._settle_within(max(end - cluster.scheduler.now, _SLICE_S))
         if leads and self.done == NO_STATE:
             cluster.suspension.disturbed |= stops
         elif leads and self.generation == cluster.generation:
@@ -244,6 +248,17 @@ class Trainer:
             if settled and cluster.suspension.is_due and self._last_cut():
                 cluster.suspension.anchor = self.done
             cluster.dense_save = self.done, self.dense
+
+    def _commit_last(self, end: float, *, stops: bool) -> None:
+        self.exchange.withdraw(self.done)
+        while True:
+            self.exchange.commit(self.done, self._cut, for_all=self.pod.leads and stops)
+            counted = not (stops and self.done) or min(self.exchange.counted()) >= self.done
+            if counted or self.cluster.scheduler.now > end:
+                return
+            self._follow_roster()
+            self.cluster.scheduler.sleep(_SLICE_S)
+            self._count(self.done)
 
     def _settle_within(self, timeout_s: float) -> bool:
         end = self.cluster.scheduler.now + timeout_s

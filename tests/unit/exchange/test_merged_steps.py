@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from cpr_contract.manifests import RowUpdates
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
@@ -111,6 +112,26 @@ def test_leader_of_a_job_that_stops_commits_for_a_lost_rank(
     ranks[0].commit(1, 0, for_all=True)
     wait_for(lambda: settles(ranks[0]))
     assert [shard.progress.applied for shard in shards] == [(1, 1)] * 2
+
+
+def test_leader_of_a_job_that_stops_commits_for_all_once_its_rows_are_counted(
+    shards: list[ShardThread], ranks: list[Exchange], rows: UniqueRows
+) -> None:
+    """All ranks and a shard were lost: nothing but the data has the number of the rows that the shard lacks."""
+    train(ranks, rows, 1, 2)
+    for rank, each in enumerate(ranks):
+        each.close()
+        ranks[rank] = Exchange(JOB, rank, 2, KEY, 1000)
+    replaced(shards, *ranks)
+    for rank, each in enumerate(ranks):
+        each.wait_ready(240.0)
+        each.commit(2, 0, for_all=rank == 0)
+        for step in (1, 2):
+            each.count(step, rows)
+        each.commit(2, 0, for_all=rank == 0)
+    wait_for(lambda: shards[1].progress.applied == (2, 2))
+    lost = 2 * 2 * len(rows.places[rows.on_shard(1)])
+    assert shards[1].progress.row_updates == RowUpdates((lost // 2,) * 2, lost)
 
 
 def test_repeated_push_is_received_anew(shards: list[ShardThread], ranks: list[Exchange], rows: UniqueRows) -> None:

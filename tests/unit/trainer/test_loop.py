@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import ANY, Mock
+from unittest.mock import ANY, Mock, call
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.loop import Loop
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.status import StatusPublisher
+from cpr_trainer.trainer.step import Stepper
 from cpr_trainer.trainer.worker_tuning import WorkerChoice
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 
@@ -126,6 +128,20 @@ def test_report_has_no_old_values_under_the_counters_of_a_new_generation(tmp_pat
     assert {(report.state, report.step, report.samples_started, report.lost) for report in of_now} == {
         (TrainerState.JOINING, 0, 0, ())
     }
+
+
+@pytest.mark.parametrize(
+    ("job_stops", "end", "commits"), [(True, inf, 3), (True, -inf, 1), (False, inf, 1)], ids=["", "late", "drained"]
+)
+def test_last_commit_of_a_job_that_stops_waits_for_counted_rows(*, job_stops: bool, end: float, commits: int) -> None:
+    """A shard comes back without rows that no process of this rank has counted."""
+    exchange = Mock(**{"counted.side_effect": [(7, -1), (7, 3), (7, 7)]})
+    control, count = Mock(job_stops=job_stops), Mock()
+    stepper = SimpleNamespace(state=SimpleNamespace(done=7), cut_step=5, count=count)
+    stepper._exchange, stepper._control = exchange, control
+    Stepper.commit_last(cast(Any, stepper), end, leads=True)
+    assert exchange.commit.call_args_list == [call(7, 5, for_all=job_stops)] * commits
+    assert count.call_args_list == [call(7, ANY)] * (commits - 1)
 
 
 def test_last_cut_waits_for_an_unavailable_shard_that_lacks_the_last_step() -> None:

@@ -266,10 +266,11 @@ class Exchange(LinkStates):
             self._session.cut_step = cut_step
 
     def count(self, step: int, rows: UniqueRows) -> None:
-        """Count the rows of a step that this trainer does not push, for each link where it is not counted."""
+        """Count the rows of a step that this trainer does not push, for each link that counts and lacks it."""
         with self._loop.changed:
             for shard, link in enumerate(self._loop.links):
-                link.count(step, len(rows.places[rows.on_shard(shard)]))
+                if link.counted >= 0:
+                    link.count(step, len(rows.places[rows.on_shard(shard)]))
 
     def uncount(self, step: int, rows: UniqueRows) -> None:
         """Undo the count of a step that will be pushed again, for each link where it is the last counted one."""

@@ -176,15 +176,12 @@ class Link:
             self.state = LinkState.READY
 
     def send_commit(self) -> None:
-        """Send the shard the last committed step, once it is ready and the rows up to that step are counted.
-
-        A leader that commits for all does not wait for the count: its job stops.
-        """
+        """Send the shard the last committed step, once it is ready and the rows up to that step are counted."""
         session, step = self._session, self._session.committed
         next_push = self.pushes.last(step + 1)
         if step < 0 or self.state not in _SERVED:
             return
-        if self.counted == step or next_push is not None or session.for_all:
+        if self.counted == step or next_push is not None:
             rows = self.row_updates if next_push is None else next_push.row_updates
             header = session.header(Operation.COMMIT, step, count=int(session.for_all))
             self._send(replace(header, order=self.pushes.first_step(step), row_updates=rows))

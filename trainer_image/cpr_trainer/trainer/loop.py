@@ -108,15 +108,12 @@ class Loop:
         timeout_s = _SETTLE_S
         if self._setup.job.replay.enabled:
             timeout_s = _REPLAY_STOP_S if self._control.job_stops else _REPLAY_S
-        state, coordinator = self._stepper.state, self.coordinator
-        if self._setup.job.per_step and state.done != NO_STATE:
-            # The leader's state is the job's. Shards apply its last step, although a lost trainer cannot commit it.
-            for_all = coordinator is not None and self._control.job_stops
-            self._exchange.withdraw(state.done)
-            self._exchange.commit(state.done, self._stepper.cut_step, for_all=for_all)
+        state, coordinator, end = self._stepper.state, self.coordinator, monotonic() + timeout_s
         settled = False
         with suppress(RosterChanged):  # another group or generation does not need these pushes
-            settled = self._stepper.shards.settle_within(timeout_s)
+            if self._setup.job.per_step and state.done != NO_STATE:
+                self._stepper.commit_last(end, leads=coordinator is not None)
+            settled = self._stepper.shards.settle_within(max(end - monotonic(), POLL_INTERVAL_S))
         if coordinator is None or state.done == NO_STATE:
             return None
         at_same_step = self._setup.job.lockstep or self._status.updated.met is not None
@@ -311,11 +308,9 @@ class Loop:
         missing = range(done + 1, done + 1)
         if not self._setup.job.per_step:
             missing = missing_steps(done, pushed, exchange.applied(), WINDOW)
-        for step in range(min(exchange.counted()) + 1, missing.start):
-            self._control.poll_interrupts()
-            exchange.count(step, stepper.slice_of(step).access.unique)
+        stepper.count(missing.start - 1, self._control.poll_interrupts)
         for step in range(max(exchange.counted()), missing.start - 1, -1):
-            exchange.uncount(step, stepper.slice_of(step).access.unique)
+            exchange.uncount(step, stepper.slice_of(step, stepper.reader).access.unique)
         for step in missing:
             _LOG.info("computing step %d again", step)
             stepper.repair(step)

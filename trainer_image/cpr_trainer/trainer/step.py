@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 from cpr_trainer.arrays import Ints
@@ -11,7 +12,7 @@ from cpr_trainer.embedding.access import Rows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.compute import Computed, ComputeWorkers, compute
-from cpr_trainer.trainer.control import ControlSignals
+from cpr_trainer.trainer.control import ControlSignals, PollInterrupts
 from cpr_trainer.trainer.held_out import HeldOutEvaluator
 from cpr_trainer.trainer.pace import Pace
 from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, slice_of
@@ -22,7 +23,7 @@ from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.status import ProgressTimer, StatusPublisher, progress_line
-from cpr_trainer.trainer.store_retry import RetryingReader
+from cpr_trainer.trainer.store_retry import RetryingReader, poll_and_sleep
 
 _LOG = logging.getLogger(__name__)
 
@@ -105,16 +106,50 @@ class Stepper:
 
     def repair(self, step: int) -> None:
         """Compute this trainer's slice of a past step again and push it; shards drop a push that they have applied."""
-        batch_slice = self.slice_of(step)
+        batch_slice = self.slice_of(step, self.reader)
         vectors = Vectors(self._exchange, batch_slice)
         vectors.request_all()
         self._push(batch_slice, self._compute(batch_slice, lambda: self.shards.fetch(vectors)))
 
-    def slice_of(self, step: int) -> Slice:
+    def count(self, last: int, poll_interrupts: PollInterrupts) -> None:
+        """Count this rank's row updates up to step `last` by the data, for shards that have answered.
+
+        Raises what `poll_interrupts` raises.
+        """
+        reader = RetryingReader(self._status, poll_interrupts)
+        counted = [step for step in self._exchange.counted() if step >= 0]
+        for step in range(min(counted, default=last) + 1, last + 1):
+            poll_interrupts()
+            self._exchange.count(step, self.slice_of(step, reader).access.unique)
+
+    def commit_last(self, end: float, *, leads: bool) -> None:
+        """Commit the last step, after SIGTERM. Raises RosterChanged.
+
+        If the job stops, wait until time `end` for shards on which no process of this rank has counted that far. The
+        count is in their last saves, which later trainers continue. The leader's state is the job's: shards apply its
+        last step, although a lost trainer cannot commit it.
+        """
+
+        def poll_until_end() -> None:
+            self._control.poll_roster()
+            if monotonic() > end:
+                raise TimeoutError
+
+        exchange, done, stops = self._exchange, self.state.done, self._control.job_stops
+        exchange.withdraw(done)
+        with suppress(TimeoutError):
+            while True:
+                exchange.commit(done, self.cut_step, for_all=leads and stops)
+                if not (stops and done) or min(exchange.counted()) >= done:
+                    return
+                poll_and_sleep(poll_until_end)
+                self.count(done, poll_until_end)
+
+    def slice_of(self, step: int, reader: RetryingReader) -> Slice:
         """Return this trainer's slice of a step."""
         setup = self._setup
         rows = setup.order.indices_of(setup.order.slice_of(step, setup.rank, setup.job.trainers))
-        return slice_of(step, self.reader.read(lambda: setup.dataset.take(rows)), setup.placement)
+        return slice_of(step, reader.read(lambda: setup.dataset.take(rows)), setup.placement)
 
     def train(self, feed: Feed, group: Group, coordinator: SaveCoordinator | None, goal: Callable[[], int]) -> None:
         """Train up to step `goal()`. Raises what ends a wait, Terminated only between steps or in a wait."""
