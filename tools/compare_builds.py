@@ -1,8 +1,8 @@
 """Compare the training speed of two checkouts: `.venv/bin/python tools/compare_builds.py OLD NEW --trainers 2`.
 
 Both checkouts, each after `make env`, train the job of `cprjob bench train` at the same time, but one of them is always
-stopped by SIGSTOP: they take turns of a second or two. A machine that becomes slower or faster in the meantime is so
-for both. Each ratio is that of a pair of windows, which consist of the turns of a part of the run. It exits with 1 if a
+stopped by SIGSTOP: they run in slices of a second or two. A machine that becomes slower or faster in the meantime is so
+for both. Each ratio is that of a pair of windows of several slices. It exits with 1 if a
 member of a job is replaced in the meantime.
 """
 
@@ -38,12 +38,12 @@ _SAVE_INTERVAL_S = 10
 
 @dataclass
 class Build:
-    """A checkout that trains in `folder`. turns: from when to when it has run, in seconds of the monotonic clock."""
+    """A checkout that trains in `folder`. slices: from when to when it has run, in seconds of the monotonic clock."""
 
     name: str
     folder: Path
     process: subprocess.Popen[bytes]
-    turns: list[tuple[float, float]] = field(default_factory=list)
+    slices: list[tuple[float, float]] = field(default_factory=list)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all processes of the job."""
@@ -51,12 +51,12 @@ class Build:
             with suppress(ProcessLookupError):  # it ended after the listing
                 os.kill(pid, number)
 
-    def take_turn(self, seconds: float) -> None:
+    def run_for(self, seconds: float) -> None:
         """Run for some seconds, then stop."""
         self.signal(signal.SIGCONT)
         began = time.monotonic()
         time.sleep(seconds)
-        self.turns.append((began, time.monotonic()))
+        self.slices.append((began, time.monotonic()))
         self.signal(signal.SIGSTOP)
 
     def steps(self) -> list[TracedStep]:
@@ -83,8 +83,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="compute threads per trainer")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--turns", type=int, default=8, help="turns of each checkout in a window")
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of a turn")
+    parser.add_argument("--slices", type=int, default=8, help="slices of each checkout in a window")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of a slice")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cprjob-") as name, ExitStack() as stack:
         folder = Path(name)
@@ -98,12 +98,12 @@ def main() -> None:
             time.sleep(0.5)
         new.signal(signal.SIGSTOP)
         old.signal(signal.SIGSTOP)
-        for turn in range(options.pairs * options.turns):
+        for index in range(options.pairs * options.slices):
             # The order alternates, because the second one finds what the first one left in the caches.
-            for build in (old, new) if turn % 2 == 0 else (new, old):
-                build.take_turn(options.seconds)
+            for build in (old, new) if index % 2 == 0 else (new, old):
+                build.run_for(options.seconds)
                 build.check(options.trainers + options.shards)
-        sys.stdout.writelines(f"{line}\n" for line in _lines(old, new, options.turns))
+        sys.stdout.writelines(f"{line}\n" for line in _lines(old, new, options.slices))
 
 
 @contextmanager
@@ -147,10 +147,10 @@ def _family(pid: int) -> list[int]:
     return family
 
 
-def _lines(old: Build, new: Build, turns: int) -> Iterator[str]:
+def _lines(old: Build, new: Build, slices: int) -> Iterator[str]:
     """Yield the ratio of each pair, the medians of a trainer's stages, and the median of the ratios."""
     ratios = []
-    for pair, (before, after) in enumerate(zip(_rates(old, turns), _rates(new, turns), strict=True), start=1):
+    for pair, (before, after) in enumerate(zip(_rates(old, slices), _rates(new, slices), strict=True), start=1):
         ratios.append(after / before)
         yield f"pair {pair}: old {before:,.0f}, new {after:,.0f} samples/s, ratio {ratios[-1]:.3f}"
     for build in (old, new):
@@ -163,11 +163,11 @@ def _lines(old: Build, new: Build, turns: int) -> Iterator[str]:
     yield f"median of {len(ratios)} ratios: {statistics.median(ratios):.3f}"
 
 
-def _rates(build: Build, turns: int) -> Iterator[float]:
+def _rates(build: Build, slices: int) -> Iterator[float]:
     """Yield the samples per second of each window."""
     ends = [step.ended_s for step in build.steps()]
-    for first in range(0, len(build.turns), turns):
-        window = build.turns[first : first + turns]
+    for first in range(0, len(build.slices), slices):
+        window = build.slices[first : first + slices]
         steps = sum(bisect_right(ends, end) - bisect_right(ends, begin) for begin, end in window)
         yield steps * BATCH_SIZE / sum(end - begin for begin, end in window)
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpr_trainer.arrays import Ints
-from cpr_trainer.exchange.encoding import Values
+from cpr_trainer.arrays import Ints, Values
 from simulation.data_plane.workload import Workload
 
 #: The dense state before the first step; and one that no member has, because all that had it were lost.
