@@ -78,9 +78,9 @@ class KilledInPushes:
         apply, put = Arena.apply, Arena._put
         markers, now = Path(os.environ[env.SCRATCH_DIR]), [0]
 
-        def noting_apply(arena: Arena, slots: Ints, *arguments: Any) -> bool:
+        def noting_apply(arena: Arena, slots: Ints, *arguments: Any, **named: Any) -> bool:
             _, _, now[0], *_ = arguments
-            return apply(arena, slots, *arguments)
+            return apply(arena, slots, *arguments, **named)
 
         def killing_put(arena: Arena, slots: Ints, edges: Any, buffer: Any) -> None:
             mark = markers / f"struck-{now[0]}"
