@@ -39,14 +39,14 @@ class Failpoints:
         "stop_job",
     )
     DESTRUCTIVE = (
-        *("kill_trainer", "kill_in_push", "drain_trainer", "drain_again", "stop_without_follower"),
+        *("kill_trainer", "kill_in_push", "kill_in_commit", "drain_trainer", "drain_again", "stop_without_follower"),
         *("kill_in_stop", "kill_at_end", "damage", "roll_back"),
     )
     #: Beside these a lost trainer takes no copy along if shards merge steps.
     WITHOUT_SHARDS = frozenset(
         {
-            *("kill_trainer", "kill_in_push", "kill_trainer_process", "drain_trainer", "drain_again", "stop_job"),
-            *("stop_without_follower", "reset", "clog"),
+            *("kill_trainer", "kill_in_push", "kill_in_commit", "kill_trainer_process"),
+            *("drain_trainer", "drain_again", "stop_job", "stop_without_follower", "reset", "clog"),
         }
     )
 
@@ -265,6 +265,18 @@ class Failpoints:
             trainer, pod = self._rng.choice(living), self._rng.choice(self._shards)
             self._network.clog(trainer.host, pod.host, self._scheduler.now + 1.0)
             self._scheduler.after(self._rng.uniform(0.05, 0.9), trainer.kill)
+
+    def kill_in_commit(self) -> None:
+        """Kill a trainer that has committed a step which another one has not: its dense state is lost with it."""
+        living = [(each, each.trainer.done) for each in self._trainers if each.trainer]
+        last = max((done for _, done in living), default=0)
+        ahead = [pod for pod, done in living if done == last > 0]
+        if 0 < len(ahead) < self._cluster.workload.job.trainers == len(living):
+            self._note("a trainer's pod was killed in a commit")
+            for pod in ahead:
+                pod.kill()
+        elif self._scheduler.now < self._end:
+            self._scheduler.after(0.001, self.kill_in_commit)
 
     def stop_job(self) -> None:
         """Stop the job; it resumes once all members have ended."""

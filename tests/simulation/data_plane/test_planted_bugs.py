@@ -180,7 +180,7 @@ BUGS = {
         merge_in_the_order_of_arrival, 10, with_faults("clog", trainers=3, sparse_updates="PerStep")
     ),
     "a step is applied at the first commit": Bug(
-        apply_at_the_first_commit, 20, slowly(with_faults("kill_trainer", trainers=3, sparse_updates="PerStep"))
+        apply_at_the_first_commit, 5, slowly(with_faults("kill_in_commit", trainers=3, sparse_updates="PerStep"))
     ),
     "a sum begins before all shards have the contributions": Bug(
         sum_before_all_is_received, 20, with_faults(*TRAINERS, trainers=3, shards=3, sparse_updates="PerStep")

@@ -234,13 +234,11 @@ class Trainer:
 
     def _flush(self) -> None:
         """After SIGTERM, or at the stop of the job: see `Loop.flush` in `trainer/loop.py`."""
-        cluster, stops, leads = self.cluster, self._roster.stop, self.pod.leads
+        cluster, leads, settled = self.cluster, self.pod.leads, False
         cluster.group.break_up()
-        end, settled = cluster.scheduler.now + (_REPLAY_STOP_S if stops else _REPLAY_S), False
         with suppress(RolledBackError):
-            if self.workload.job.per_step and self.done != NO_STATE:
-                self._commit_last(end, stops=stops)
-            settled = self._settle_within(max(end - cluster.scheduler.now, _SLICE_S))
+            settled = self._settle_last(cluster.scheduler.now)
+        stops = self._roster.stop
         if leads and self.done == NO_STATE:
             cluster.suspension.disturbed |= stops
         elif leads and self.generation == cluster.generation:
@@ -249,29 +247,33 @@ class Trainer:
                 cluster.suspension.anchor = self.done
             cluster.dense_save = self.done, self.dense
 
-    def _commit_last(self, end: float, *, stops: bool) -> None:
-        self.exchange.withdraw(self.done)
+    def _settle_last(self, began: float) -> bool:
+        merges = self.workload.job.per_step and self.done != NO_STATE
+        if merges:
+            self.exchange.withdraw(self.done)
         while True:
-            self.exchange.commit(self.done, self._cut, for_all=self.pod.leads and stops)
-            counted = not (stops and self.done) or min(self.exchange.counted()) >= self.done
-            if counted or self.cluster.scheduler.now > end:
-                return
-            self._follow_roster()
-            self.cluster.scheduler.sleep(_SLICE_S)
-            self._count(self.done)
-
-    def _settle_within(self, timeout_s: float) -> bool:
-        end = self.cluster.scheduler.now + timeout_s
-        while self.cluster.scheduler.now < end:
-            self._follow_roster()
-            try:
-                self.exchange.settle(_SLICE_S)
-            except ShardsUnavailableError:
+            stops = self._roster.stop
+            if merges:
+                self.exchange.commit(self.done, self._cut, for_all=self.pod.leads and stops)
+            if merges and stops and self.done and min(self.exchange.counted()) < self.done:
                 self.cluster.scheduler.sleep(_SLICE_S)
-            except TimeoutError:
-                continue
-            else:
+                self._count(self.done)
+            elif self._settle_soon() and self._roster.stop is stops:
                 return True
+            self._follow_roster()
+            if self.cluster.scheduler.now - began >= (_REPLAY_STOP_S if self._roster.stop else _REPLAY_S):
+                return self._settle_soon()
+
+    def _settle_soon(self) -> bool:
+        self._follow_roster()
+        try:
+            self.exchange.settle(_SLICE_S)
+        except ShardsUnavailableError:
+            self.cluster.scheduler.sleep(_SLICE_S)
+        except TimeoutError:
+            pass
+        else:
+            return True
         return False
 
     def _last_cut(self) -> bool:

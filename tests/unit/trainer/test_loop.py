@@ -131,17 +131,32 @@ def test_report_has_no_old_values_under_the_counters_of_a_new_generation(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("job_stops", "end", "commits"), [(True, inf, 3), (True, -inf, 1), (False, inf, 1)], ids=["", "late", "drained"]
+    ("stops", "left_s", "commits", "settled"),
+    [
+        pytest.param([True], inf, [True] * 3, True, id="a shard comes back without rows that this rank has counted"),
+        pytest.param([True], -inf, [True], True, id="late"),
+        pytest.param([False], inf, [False], True, id="drained"),
+        pytest.param([False, True], inf, [False, *[True] * 3], True, id="the stop comes while a drained trainer waits"),
+        pytest.param([False], -inf, [False], False, id="late, without acknowledgements"),
+    ],
 )
-def test_last_commit_of_a_job_that_stops_waits_for_counted_rows(*, job_stops: bool, end: float, commits: int) -> None:
-    """A shard comes back without rows that no process of this rank has counted."""
+def test_last_commit_waits_for_counted_rows_of_a_job_that_stops(
+    *, stops: list[bool], left_s: float, commits: list[bool], settled: bool
+) -> None:
     exchange = Mock(**{"counted.side_effect": [(7, -1), (7, 3), (7, 7)]})
-    control, count = Mock(job_stops=job_stops), Mock()
+    control, count = Mock(job_stops=stops[0]), Mock()
+
+    def settle_soon() -> bool:
+        control.job_stops = stops[-1]
+        return settled
+
     stepper = SimpleNamespace(state=SimpleNamespace(done=7), cut_step=5, count=count)
+    stepper.shards = SimpleNamespace(settle_soon=settle_soon)
     stepper._exchange, stepper._control = exchange, control
-    Stepper.commit_last(cast(Any, stepper), end, leads=True)
-    assert exchange.commit.call_args_list == [call(7, 5, for_all=job_stops)] * commits
-    assert count.call_args_list == [call(7, ANY)] * (commits - 1)
+    stepper._setup = SimpleNamespace(job=SimpleNamespace(per_step=True))
+    assert Stepper.settle_last(cast(Any, stepper), lambda: left_s, leads=True) is settled
+    assert exchange.commit.call_args_list == [call(7, 5, for_all=each) for each in commits]
+    assert count.call_args_list == [call(7, ANY)] * max(sum(commits) - 1, 0)
 
 
 def test_last_cut_waits_for_an_unavailable_shard_that_lacks_the_last_step() -> None:

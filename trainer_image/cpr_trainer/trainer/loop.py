@@ -105,15 +105,15 @@ class Loop:
         which all trainers wait, if that is committed in time: any later trainers can start from it. Without lockstep
         there is such a step only at a barrier. Raises StoreError if nothing can be saved.
         """
-        timeout_s = _SETTLE_S
-        if self._setup.job.replay.enabled:
+        state, coordinator, began = self._stepper.state, self.coordinator, monotonic()
+
+        def left_s() -> float:
             timeout_s = _REPLAY_STOP_S if self._control.job_stops else _REPLAY_S
-        state, coordinator, end = self._stepper.state, self.coordinator, monotonic() + timeout_s
+            return began + (timeout_s if self._setup.job.replay.enabled else _SETTLE_S) - monotonic()
+
         settled = False
         with suppress(RosterChanged):  # another group or generation does not need these pushes
-            if self._setup.job.per_step and state.done != NO_STATE:
-                self._stepper.commit_last(end, leads=coordinator is not None)
-            settled = self._stepper.shards.settle_within(max(end - monotonic(), POLL_INTERVAL_S))
+            settled = self._stepper.settle_last(left_s, leads=coordinator is not None)
         if coordinator is None or state.done == NO_STATE:
             return None
         at_same_step = self._setup.job.lockstep or self._status.updated.met is not None
@@ -320,7 +320,7 @@ class Loop:
 
     def _resend_missing(self) -> bool:
         """Send shards that came back the pushes that they lack up to here; return whether they have them all."""
-        if self._exchange.unavailable() or not self._stepper.shards.settle_within(POLL_INTERVAL_S):
+        if self._exchange.unavailable() or not self._stepper.shards.settle_soon():
             return False
         self._repair(pushed=None)
         return min(self._exchange.applied()) >= self._stepper.state.done

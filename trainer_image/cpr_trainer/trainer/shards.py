@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic
+from time import sleep
 from typing import TypeVar
 
 from cpr_trainer.arrays import Ints
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Shards:
-    """Reads and changes rows. Methods wait without a limit but for `settle_within`, and raise what ends a wait.
+    """Reads and changes rows. Methods wait without a limit but for `settle_soon`, and raise what ends a wait.
 
     `group`: if shards merge steps, waits depend on the other trainers, and end when it breaks.
     """
@@ -88,18 +88,19 @@ class Shards:
             else:
                 return
 
-    def settle_within(self, timeout_s: float) -> bool:
-        """Wait for acknowledgements; return whether all came in time. Does not pause.
+    def settle_soon(self) -> bool:
+        """Wait one interval for acknowledgements; return whether all came. Does not pause.
 
         Follows rosters, which name the successors of shards. Raises what ends a wait but for Terminated.
         """
-        end = monotonic() + timeout_s
-        while monotonic() < end:
-            self._control.poll_roster()
-            try:
-                self._exchange.settle(POLL_INTERVAL_S)
-            except (ShardsUnavailableError, TimeoutError):
-                continue
+        self._control.poll_roster()
+        try:
+            self._exchange.settle(POLL_INTERVAL_S)
+        except ShardsUnavailableError:  # raised at once
+            sleep(POLL_INTERVAL_S)
+        except TimeoutError:
+            pass
+        else:
             return True
         return False
 

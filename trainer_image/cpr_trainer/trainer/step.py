@@ -10,7 +10,7 @@ from time import monotonic
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import Rows
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.trainer.allreduce.group import Group
+from cpr_trainer.trainer.allreduce.group import NO_STATE, Group
 from cpr_trainer.trainer.compute import Computed, ComputeWorkers, compute
 from cpr_trainer.trainer.control import ControlSignals, PollInterrupts
 from cpr_trainer.trainer.held_out import HeldOutEvaluator
@@ -122,28 +122,36 @@ class Stepper:
             poll_interrupts()
             self._exchange.count(step, self.slice_of(step, reader).access.unique)
 
-    def commit_last(self, end: float, *, leads: bool) -> None:
-        """Commit the last step, after SIGTERM. Raises RosterChanged.
+    def settle_last(self, left_s: Callable[[], float], *, leads: bool) -> bool:
+        """Commit the last step, after SIGTERM, and wait for acknowledgements; return whether all came in time.
 
-        If the job stops, wait until time `end` for shards on which no process of this rank has counted that far. The
-        count is in their last saves, which later trainers continue. The leader's state is the job's: shards apply its
-        last step, although a lost trainer cannot commit it.
+        If the job stops, now or during the wait, this waits for shards on which no process of this rank has counted
+        that far, too. The count is in their last saves, which later trainers continue. The leader's state is the job's:
+        shards apply its last step, although a lost trainer cannot commit it. Raises RosterChanged.
         """
 
         def poll_until_end() -> None:
             self._control.poll_roster()
-            if monotonic() > end:
+            if left_s() <= 0:
                 raise TimeoutError
 
-        exchange, done, stops = self._exchange, self.state.done, self._control.job_stops
-        exchange.withdraw(done)
+        exchange, control, done = self._exchange, self._control, self.state.done
+        merges = self._setup.job.per_step and done != NO_STATE
+        if merges:
+            exchange.withdraw(done)
         with suppress(TimeoutError):
             while True:
-                exchange.commit(done, self.cut_step, for_all=leads and stops)
-                if not (stops and done) or min(exchange.counted()) >= done:
-                    return
-                poll_and_sleep(poll_until_end)
-                self.count(done, poll_until_end)
+                stops = control.job_stops
+                if merges:
+                    exchange.commit(done, self.cut_step, for_all=leads and stops)
+                if merges and stops and done and min(exchange.counted()) < done:
+                    poll_and_sleep(poll_until_end)
+                    self.count(done, poll_until_end)
+                elif self.shards.settle_soon() and control.job_stops is stops:
+                    return True
+                else:
+                    poll_until_end()
+        return self.shards.settle_soon()
 
     def slice_of(self, step: int, reader: RetryingReader) -> Slice:
         """Return this trainer's slice of a step."""
