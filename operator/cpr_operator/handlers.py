@@ -12,7 +12,7 @@ import kopf
 from pydantic import ValidationError
 
 from cpr_contract import env
-from cpr_operator.api.cprjob import GROUP, PLURAL, VERSION
+from cpr_operator.api.cprjob_spec import GROUP, PLURAL, VERSION
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.views import PodView, pod_view
 from cpr_operator.cluster.watch_cache import WatchCache

@@ -18,7 +18,7 @@ import kopf
 import orjson
 
 from cpr_contract import env
-from cpr_operator.api.cprjob import API_VERSION, PLURAL
+from cpr_operator.api.cprjob_spec import API_VERSION, PLURAL
 from cpr_operator.cluster.rate_limiter import backoff_s
 from cpr_operator.cluster.watch_cache import Kind
 from cpr_operator.desired import workload

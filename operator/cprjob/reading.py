@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract.spec import JobSpec
-from cpr_operator.api.cprjob import API_VERSION, KIND
+from cpr_operator.api.cprjob_spec import API_VERSION, KIND
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.validate import InvalidSpecError, json_text, parse_document

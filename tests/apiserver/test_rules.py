@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Plan, Progress, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile import reconcile

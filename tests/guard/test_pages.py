@@ -12,7 +12,7 @@ import yaml
 from torchx.cli.main import create_parser, get_sub_cmds
 from typer.main import get_command
 
-from cpr_operator.api.cprjob import API_VERSION
+from cpr_operator.api.cprjob_spec import API_VERSION
 from cpr_operator.api.status import ConditionType, Phase
 from cpr_operator.cli.app import app
 from cpr_operator.cli.kill_options import check_targets, parse_kill

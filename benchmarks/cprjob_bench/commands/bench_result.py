@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cpr_operator.api.cprjob import API_VERSION, KIND
+from cpr_operator.api.cprjob_spec import API_VERSION, KIND
 
 _BASE = {"accuracyBudget": {"portionOfLostSamples": 0.1}, "recovery": {"replay": {"mode": "Off"}}}
 

@@ -19,7 +19,7 @@ import yaml
 
 from cpr_operator.api import rules, transitions
 from cpr_operator.api.base import Model
-from cpr_operator.api.cprjob import GROUP, KIND, PLURAL, VERSION, CPRJobSpec
+from cpr_operator.api.cprjob_spec import GROUP, KIND, PLURAL, VERSION, CPRJobSpec
 from cpr_operator.api.status import Status
 
 Schema = dict[str, Any]

@@ -7,7 +7,7 @@ import json
 from cpr_contract.choices import ReplayPolicy
 from cpr_contract.codec import from_json, unpack
 from cpr_contract.spec import JobSpec
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.quantities import limit_of, main_container, read_bytes, write_bytes
 from cpr_operator.api.status import Runtime, SparseUpdatesMode, Status, WorkerCount
 from cpr_operator.api.templates import DEFAULT_MIB

@@ -12,7 +12,7 @@ from cpr_contract.codec import MAX_LENGTH, pack, to_json
 from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.data_spec import Columns, Evaluation
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.model_spec import ModelSpec, Table

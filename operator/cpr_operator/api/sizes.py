@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cpr_contract.choices import Precision, ReplayPolicy, SparseUpdates
 from cpr_contract.model import state_width
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.model_spec import ModelSpec
 
 _VALUE_BYTES = 4

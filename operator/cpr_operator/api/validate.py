@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from cpr_contract.codec import MAX_LENGTH
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.base import Model
-from cpr_operator.api.cprjob import API_VERSION, KIND, CPRJobSpec
+from cpr_operator.api.cprjob_spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.crd import Schema, stored, structural
 from cpr_operator.api.job_spec import has_long_description, to_job_spec
 from cpr_operator.api.rules import OF_SPEC, STATIC, rule

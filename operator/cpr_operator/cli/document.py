@@ -10,7 +10,7 @@ from typing import Any
 
 from cpr_contract.file_uris import is_file_uri
 from cpr_operator.api import yaml_text
-from cpr_operator.api.cprjob import GROUP, KIND
+from cpr_operator.api.cprjob_spec import GROUP, KIND
 from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import InvalidSpecError, parse_document, parse_spec, refused

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cpr_contract.choices import ReplayPolicy
 from cpr_operator import policy
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates, worker_count
 from cpr_operator.api.sizes import ShardMemory, shard_memory, step_traffic, steps_until_full
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate

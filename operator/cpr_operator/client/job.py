@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpr_operator.api.base import epoch
-from cpr_operator.api.cprjob import API_VERSION, KIND, CPRJobSpec
+from cpr_operator.api.cprjob_spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.api.terminal_text import event_line
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status

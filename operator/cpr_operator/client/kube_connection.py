@@ -17,7 +17,7 @@ from kubernetes.stream.ws_client import WSClient
 from urllib3.exceptions import HTTPError
 
 from cpr_contract import env
-from cpr_operator.api.cprjob import GROUP, KIND, PLURAL, VERSION
+from cpr_operator.api.cprjob_spec import GROUP, KIND, PLURAL, VERSION
 from cpr_operator.client.job import Object
 
 DEFAULT_NAMESPACE = "default"

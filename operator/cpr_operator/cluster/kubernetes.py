@@ -10,7 +10,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.base import epoch, format_time
-from cpr_operator.api.cprjob import API_VERSION, KIND, PLURAL
+from cpr_operator.api.cprjob_spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (

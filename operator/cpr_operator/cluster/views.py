@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from cpr_contract import env
 from cpr_operator.api.base import epoch
-from cpr_operator.api.cprjob import KIND
+from cpr_operator.api.cprjob_spec import KIND
 from cpr_operator.api.quantities import main_container
 
 #: Seconds after the end of its grace period until a pod under deletion counts as deleted.

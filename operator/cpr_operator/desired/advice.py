@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates
 from cpr_operator.api.quantities import limit_of, main_container, write_bytes
 from cpr_operator.api.rules.rule import Invalid

@@ -13,7 +13,7 @@ from typing import Any
 from cpr_contract import env
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import is_packed
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.pod_placement import Placement
 from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import shard_memory

@@ -9,7 +9,7 @@ from typing import cast
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.member_status import ShardPhase
 from cpr_operator.api.status import (
     MAX_ANCHORS,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from cpr_contract.codec import ContractError, from_dict, from_json
 from cpr_contract.reports import Result, ShardReport, ShardState
 from cpr_contract.roster import AnchorRef
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, BestModel, HeldOut, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind

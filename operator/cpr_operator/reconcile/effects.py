@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, Context
 from cpr_contract import env
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport, TrainerState
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates
 from cpr_operator.api.progress_status import HistoryPoint
 from cpr_operator.api.status import MAX_HISTORY, TERMINAL_PHASES, Scale, Shard, Shown, Status, Trainer

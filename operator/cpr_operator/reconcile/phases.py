@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cpr_contract.codec import pack, to_json
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import Counters, Fork, Member, Phase, Runtime, Shard, Trainer

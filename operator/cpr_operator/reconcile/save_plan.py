@@ -8,7 +8,7 @@ from statistics import fmean
 from cpr_contract.choices import ReplayPolicy
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator import policy
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.sizes import data_shards_of, rows_bytes
 from cpr_operator.api.status import Counted, Plan, Policy, SparseUpdatesMode, Status

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Literal
 
 from cpr_contract.roster import KEY_CHANGED
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
 from cpr_operator.cluster.views import JobView, PodView, PodWarning

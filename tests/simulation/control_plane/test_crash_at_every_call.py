@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.protocol import ConflictError, UnavailableError
 from cpr_operator.controller import job_reader

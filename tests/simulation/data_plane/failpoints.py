@@ -270,10 +270,10 @@ class Failpoints:
         """Kill a trainer that has committed a step which another one has not: its dense state is lost with it."""
         living = [(each, each.trainer.done) for each in self._trainers if each.trainer]
         last = max((done for _, done in living), default=0)
-        ahead = [pod for pod, done in living if done == last > 0]
-        if 0 < len(ahead) < self._cluster.workload.job.trainers == len(living):
+        committed = [pod for pod, done in living if done == last > 0]
+        if 0 < len(committed) < self._cluster.workload.job.trainers == len(living):
             self._note("a trainer's pod was killed in a commit")
-            for pod in ahead:
+            for pod in committed:
                 pod.kill()
         elif self._scheduler.now < self._end:
             self._scheduler.after(0.001, self.kill_in_commit)

@@ -9,7 +9,7 @@ import pytest
 from kubernetes.utils.quantity import parse_quantity
 
 from cpr_contract.choices import ReplayPolicy
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_in_force, replay_policy
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.quantities import read_bytes, with_more, write_bytes

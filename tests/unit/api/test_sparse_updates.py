@@ -6,7 +6,7 @@ import pytest
 
 from cpr_contract.choices import SparseUpdates
 from cpr_contract.codec import pack, to_json
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.frozen_settings import sparse_updates
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import Runtime, SparseUpdatesMode

@@ -69,5 +69,5 @@ def test_help_imports_no_packages_of_commands() -> None:
     )
     assert loaded & {"plotly", "jinja2", "starlette", "uvicorn"} == set()
     assert "typer" in loaded
-    assert "cpr_operator.api.cprjob" not in done.stdout
+    assert "cpr_operator.api.cprjob_spec" not in done.stdout
     assert "cpr_contract.spec" not in done.stdout

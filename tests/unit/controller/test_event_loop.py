@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.controller import controller, job_reader
 from cpr_operator.controller.controller import Controller

@@ -7,7 +7,7 @@ import pytest
 
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Policy, Progress, Recovery, Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.save_plan import (

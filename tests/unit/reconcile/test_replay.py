@@ -9,7 +9,7 @@ import pytest
 
 from cpr_contract.choices import ReplayPolicy
 from cpr_contract.reports import Problem, TrainerState
-from cpr_operator.api.cprjob import Redundancy
+from cpr_operator.api.cprjob_spec import Redundancy
 from cpr_operator.api.sizes import recoverable
 from cpr_operator.api.status import FailureRecord
 from cpr_operator.failures import Failure, Kind

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Counters, Ledger, Plan, Policy, Shard, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from torchx.specs import AppDef, AppState, Resource, Role
 
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.crd import structural
 from cpr_operator.api.member_status import ShardPhase, TrainerPhase
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status

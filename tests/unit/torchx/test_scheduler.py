@@ -16,7 +16,7 @@ from torchx.schedulers.api import Stream
 from torchx.specs import AppState
 from torchx.specs.finder import get_components
 
-from cpr_operator.api.cprjob import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.client import ClientError
 from cpr_operator.torchx import scheduler as module
 from cpr_operator.torchx.application import SchedulerError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.embedding.dynamic.admission import Count, count_keys
+from cpr_trainer.embedding.dynamic.admission_cells import Count, count_keys
 from cpr_trainer.embedding.dynamic.entries import Entries, Rules, Score
 from cpr_trainer.embedding.dynamic.insertion import Buckets
 from cpr_trainer.embedding.dynamic.pages import Pages

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.dynamic.admission import Count, count_keys
+from cpr_trainer.embedding.dynamic.admission_cells import Count, count_keys
 from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Entries, Rules
 from cpr_trainer.embedding.dynamic.insertion import Buckets, Insertions
 from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U8, U32, Pages, first_of_runs, tags_of
