@@ -21,8 +21,13 @@ MAX_PREDICTED = 8
 Pooling = Literal["Sum", "Mean"]
 #: The input from a feature with any number of ids: one vector, or with "None" the sequence of all vectors.
 FeaturePooling = Literal["Sum", "Mean", "None"]
-#: The mapping from an id to a row of its table: the id is the row's number, has a row of its own, or is hashed.
-Ids = Literal["CPR64", "RowNumber", "Vocabulary", "XXH64", "Murmur3"]
+#: The mapping from an id to a row of its table: the id is the row's number, has a row of its own, is hashed, or gets a
+#: row of its own when it is trained (ADR 46).
+Ids = Literal["CPR64", "RowNumber", "Vocabulary", "XXH64", "Murmur3", "Dynamic"]
+#: The measure by which a dynamic table evicts entries, the least first.
+EvictionScore = Literal["LastStep", "Pushes"]
+#: The vector of a key before its first push.
+FirstValue = Literal["Random", "Zero"]
 #: The treatment of an id without a row: the sample is bad, or the id has the row `DEFAULT_ROW`.
 OutOfRange = Literal["Fail", "DefaultRow"]
 DEFAULT_ROW = 0
@@ -83,14 +88,32 @@ class SparseOptimizerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class DynamicSpec:
+    """The rules of a table with the ids `Dynamic`. Steps are those of the job.
+
+    A key gets a row at its `min_steps`-th step with a push. Where its place is full, the entry with the least `score`
+    is evicted: its last step with a push, or the number of its steps with a push, halved every `halving_steps` (0:
+    never). An entry without a push for `ttl_steps` expires (0: never). `default` is the vector of a key without a row.
+    """
+
+    min_steps: int = 1
+    score: EvictionScore = "LastStep"
+    halving_steps: int = 0
+    ttl_steps: int = 0
+    default: FirstValue = "Random"
+
+
+@dataclass(frozen=True, slots=True)
 class TableSpec:
     """One embedding table. In a model that states no features, table t takes the t-th categorical column.
 
     With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. The defaults of
     `optimizer` and `dim` are the model's. `out_of_range` is for the ids `RowNumber` and `Vocabulary`, `hash_seed` for
-    `XXH64` and `Murmur3`. With the ids `Vocabulary`, value i, from 0, has row i + 1. Values come from the file at the
-    URI `vocabulary`, or are those with at least `min_count` occurrences in the data. Rows have the type `precision`,
-    their optimizer's state is float32.
+    `XXH64`, `Murmur3` and `Dynamic`. With the ids `Vocabulary`, value i, from 0, has row i + 1. Values come from the
+    file at the URI `vocabulary`, or are those with at least `min_count` occurrences in the data. Rows have the type
+    `precision`, their optimizer's state is float32.
+
+    With the ids `Dynamic`, `rows` is the capacity, and `dynamic` has the rules.
     """
 
     name: str
@@ -104,11 +127,12 @@ class TableSpec:
     vocabulary: str | None = None
     min_count: int | None = None
     precision: Precision = "fp32"
+    dynamic: DynamicSpec | None = None
 
     @property
     def id_scheme(self) -> str:
         """The mapping from ids to rows. A save's rows are meaningless to a table with another scheme."""
-        return f"{self.ids} with seed {self.hash_seed}" if self.ids in {"XXH64", "Murmur3"} else self.ids
+        return f"{self.ids} with seed {self.hash_seed}" if self.ids in {"XXH64", "Murmur3", "Dynamic"} else self.ids
 
 
 @dataclass(frozen=True, slots=True)
