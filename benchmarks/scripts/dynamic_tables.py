@@ -19,10 +19,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from cpr_trainer.embedding.dynamic.entries import Entries, Rules
+from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules
 from cpr_trainer.embedding.dynamic.pages import Pages
 from cpr_trainer.embedding.dynamic.table import DynamicTable
-from cpr_trainer.embedding.memory import OwnMemory
 from cprjob_serving.hashes import U64, mix64
 
 
@@ -54,7 +53,7 @@ def measure(options: argparse.Namespace, renewals: int) -> Result:
     fresh = options.keys // (renewals + 1)
     ttl_steps = round(options.occupancy * pages.slots / (fresh * (renewals + 1)))
     rules = Rules(ttl_steps=ttl_steps - 1)
-    table = DynamicTable(pages, rules, Entries.empty(pages.slots, rules, OwnMemory()))
+    table = DynamicTable(pages, rules, Entries.of(np.zeros((ENTRY_COLUMNS, pages.slots), np.float32).T, None))
     filling = ttl_steps * (renewals + 1)
     spent, keys_taken, insertions, full = np.zeros(2), 0, 0, 0
     for step in track(range(1, 2 * filling + 1), f"{renewals} renewals", console=Console(stderr=True)):

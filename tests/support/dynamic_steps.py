@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.embedding.dynamic.entries import Entries, Rules
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, Pages
+from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, ENTRY_COLUMNS, Entries, Rules
+from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, U32, Pages
 from cpr_trainer.embedding.dynamic.table import DynamicTable, Update
-from cpr_trainer.embedding.memory import OwnMemory
 from cprjob_serving.hashes import U64
 from support.reference_table import Outcome, ReferenceTable
 
@@ -48,7 +47,7 @@ class Shards:
     def __init__(self, rules: Rules, shards: int) -> None:
         self.rules = rules
         pages = [Pages.of(ROWS, shards, shard) for shard in range(shards)]
-        self.tables = [DynamicTable(each, rules, Entries.empty(each.slots, rules, OwnMemory())) for each in pages]
+        self.tables = [DynamicTable(each, rules, empty_entries(each, rules)) for each in pages]
 
     def on_shard(self, table: DynamicTable, keys: U64) -> U64:
         """Return the keys of a shard's pages."""
@@ -75,20 +74,30 @@ class Shards:
     def columns(self) -> bytes:
         """Return all columns of all slots, in their order."""
         entries = [table.entries for table in self.tables]
-        return b"".join(
-            np.concatenate(column).tobytes()
-            for column in zip(*((each.keys, each.steps, each.counts, each.cells) for each in entries), strict=True)
-        )
+        return b"".join(np.concatenate(column).tobytes() for column in zip(*map(columns_of, entries), strict=True))
 
     def moved(self, shards: int) -> Shards:
         """Return the same table on another number of shards."""
         others = Shards(self.rules, shards)
-        for table in others.tables:
-            for source in self.tables:
-                here, there = table.pages.shared_with(source.pages)
-                table.entries.copy_run(source.entries, here, there)
-            table.reload()
+        columns = zip(*(columns_of(each.entries) for each in self.tables), strict=True)
+        whole = [np.concatenate(column) for column in columns]
+        for place, table in enumerate(others.tables):
+            at = slice(table.pages.first * PAGE_SLOTS, table.pages.last * PAGE_SLOTS)
+            copied = Entries(*(column[at].copy() for column in whole))
+            others.tables[place] = DynamicTable(table.pages, self.rules, copied)
         return others
+
+
+def empty_entries(pages: Pages, rules: Rules) -> Entries:
+    """Return the columns of empty slots."""
+    cells = pages.slots if rules.min_steps > 1 else 0
+    sizes = [pages.slots] * ENTRY_COLUMNS + [cells] * CELL_COLUMNS
+    return Entries(*(np.zeros(size, np.uint32) for size in sizes))
+
+
+def columns_of(entries: Entries) -> list[U32]:
+    """Return all columns."""
+    return [getattr(entries, each.name) for each in fields(entries)]
 
 
 def outcome_of(shards: Shards, updates: Sequence[Update]) -> Outcome:
@@ -142,12 +151,13 @@ def _same_entries(shards: Shards, reference: ReferenceTable) -> bool:
     for table in shards.tables:
         entries = table.entries
         used = np.flatnonzero(entries.counts)
-        columns = (_global(table, used), entries.keys[used].tolist(), entries.steps[used].tolist())
+        columns = (_global(table, used), entries.keys_at(used).tolist(), entries.steps[used].tolist())
         for slot, key, step, count in zip(*columns, entries.counts[used].tolist(), strict=True):
             found[slot] = key, step, count
-        counting = np.flatnonzero(entries.cells)
-        for cell, content in zip(_global(table, counting), entries.cells[counting].tolist(), strict=True):
-            cells[cell] = content >> 40, content >> 32 & 0xFF, content & 0xFFFFFFFF
+        counting = np.flatnonzero(entries.cell_marks)
+        contents = (each[counting].tolist() for each in (entries.cell_marks, entries.cell_steps))
+        for cell, mark, step in zip(_global(table, counting), *contents, strict=True):
+            cells[cell] = mark >> 8, mark & 0xFF, step
     return found == dict(reference.columns()) and cells == reference.cells
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cpr_trainer.embedding.dynamic.entries import Rules, Score
+from cpr_trainer.embedding.dynamic.entries import Rules
 
 PAGE, BUCKET, GROUP = 4096, 32, 16
 
@@ -64,7 +64,7 @@ class ReferenceTable:
         return entry.count >> (step // every - entry.step // every) if every else entry.count
 
     def score(self, entry: Entry, step: int) -> int:
-        return entry.step if self.rules.score is Score.LAST_STEP else self.count_at(entry, step)
+        return entry.step if self.rules.score == "LastStep" else self.count_at(entry, step)
 
     def apply(self, step: int, contributions: Iterable[Iterable[int]]) -> Outcome:
         keys = sorted(set[int]().union(*contributions))

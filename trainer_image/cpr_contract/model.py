@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -221,22 +222,33 @@ class ModelSpec:
 
     @property
     def bands(self) -> tuple[int, ...]:
-        """The band of each table, counted from 0: tables of one dim and precision are a band."""
-        return tuple(map(self._bands.index, zip(self.table_dims, self.table_precisions, strict=True)))
+        """The band of each table, counted from 0: tables of one dim and precision are a band, and each dynamic one."""
+        return tuple(map(self._bands.index, self._band_of_tables))
 
     @property
     def band_dims(self) -> tuple[int, ...]:
-        """The length of the vectors of each band. Bands of one dim differ in precision."""
-        return tuple(dim for dim, _ in self._bands)
+        """The length of the vectors of each band. Bands of one dim differ in precision, or are of dynamic tables."""
+        return tuple(dim for dim, _, _ in self._bands)
 
     @property
     def band_precisions(self) -> tuple[Precision, ...]:
         """The precision of each band."""
-        return tuple(precision for _, precision in self._bands)
+        return tuple(precision for _, precision, _ in self._bands)
 
     @property
-    def _bands(self) -> tuple[tuple[int, Precision], ...]:
-        return tuple(dict.fromkeys(zip(self.table_dims, self.table_precisions, strict=True)))
+    def dynamic_tables(self) -> tuple[int, ...]:
+        """The tables with the ids `Dynamic`, as indices into `tables`."""
+        return tuple(place for place, table in enumerate(self.tables) if table.dynamic is not None)
+
+    @property
+    def _bands(self) -> tuple[tuple[int, Precision, str | None], ...]:
+        return tuple(dict.fromkeys(self._band_of_tables))
+
+    @property
+    def _band_of_tables(self) -> Iterator[tuple[int, Precision, str | None]]:
+        """Yield what identifies the band of each table: its dim, its precision, and the name of a dynamic one."""
+        for dim, table in zip(self.table_dims, self.tables, strict=True):
+            yield dim, table.precision, None if table.dynamic is None else table.name
 
 
 def state_width(kind: RowOptimizer, dim: int) -> int:

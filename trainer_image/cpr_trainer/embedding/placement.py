@@ -6,13 +6,17 @@ and shard i of S holds the i-th of S equal ranges of each band's ranks, one band
 position in its shard, its *place* in [0, N) that position after all earlier shards. With one band, places are ranks,
 and do not depend on S. Saves name rows by their places on a single shard (`Placement.spans`), so any number of shards
 can read them.
+
+A dynamic table (ADR 46) is a band of its own, of whole pages. Its slots belong to keys for a time, so a process that
+does not hold it only computes a key's shard. The cells of those that count keys follow as further bands: they have as
+many slots, and no vectors. All bands of tables come first.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, Self
@@ -22,6 +26,7 @@ from numpy.typing import NDArray
 
 from cpr_contract.model import ModelSpec
 from cpr_trainer.arrays import Ints
+from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, Pages
 
 _ALGORITHM = "affine-1"
 _INT64_MAX = 2**63 - 1
@@ -44,7 +49,7 @@ class RowChunk:
 class _Band:
     """The tables of one band. tables: int64 [t], which they are. offsets: int64 [t], the rows of the band before each.
 
-    starts: int64 [S + 1], the first rank of each shard, and `rows` at the end.
+    starts: int64 [S + 1], the first rank of each shard, and `rows` at the end. A shard holds whole runs of `unit` ranks.
     """
 
     tables: Ints
@@ -53,6 +58,7 @@ class _Band:
     multiplier: int
     shift: int
     starts: Ints
+    unit: int = 1
 
     @classmethod
     def of(cls, tables: Sequence[int], rows_per_table: Sequence[int], shards: int) -> Self:
@@ -67,6 +73,13 @@ class _Band:
             rows // 3,
             np.array([shard * rows // shards for shard in range(shards + 1)], np.int64),
         )
+
+    @classmethod
+    def of_pages(cls, table: int, slots: int, shards: int) -> Self:
+        """Return the band of a dynamic table with this many slots: its ranks are its slots, page after page."""
+        pages = [Pages.of(slots, shards, shard).first for shard in range(shards)]
+        starts = np.array([*pages, slots // PAGE_SLOTS], np.int64) * PAGE_SLOTS
+        return cls(np.array([table], np.int64), np.zeros(1, np.int64), slots, 1, 0, starts, PAGE_SLOTS)
 
     def chunks(self, shard: int, chunk: int) -> Iterator[tuple[Ints, Ints]]:
         """Yield the tables and the rows in them of a shard's ranks, in their order."""
@@ -98,15 +111,24 @@ class _Band:
 class Placement:
     """The place of every row of tables with `rows_per_table` rows, split over `shards` shards.
 
-    bands: of each table its band, counted from 0; None if there is one. `cells` are the first places of each band on
-    each shard, shard after shard, and N at the end: int64 [S B + 1]; `starts` those of each shard, int64 [S + 1].
-    Raises ValueError if a shard would be without rows, or for more than 2**43 rows.
+    bands: of each table its band, counted from 0; None if there is one. dynamic: the dynamic tables, whose rows are
+    slots in whole pages. counted: those of them with cells. `cells` are the first places of each band on each shard,
+    shard after shard, and N at the end: int64 [S B + 1]; `starts` those of each shard, int64 [S + 1]. Raises ValueError
+    if a shard would be without rows, or for more than 2**43 rows.
     """
 
-    def __init__(self, rows_per_table: Sequence[int], shards: int, bands: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        rows_per_table: Sequence[int],
+        shards: int,
+        bands: Sequence[int] | None = None,
+        *,
+        dynamic: Collection[int] = (),
+        counted: Sequence[int] = (),
+    ) -> None:
         self.rows_per_table = tuple(rows_per_table)
         self.shards = shards
-        self.total = sum(self.rows_per_table)
+        self.total = sum(self.rows_per_table) + sum(self.rows_per_table[table] for table in counted)
         if not 1 <= shards <= self.total:
             raise ValueError(f"{self.total} rows cannot be split over {shards} shards")
         if self.total > 1 << 43:
@@ -114,7 +136,15 @@ class Placement:
         self.offsets: Ints = np.concatenate(([0], np.cumsum(self.rows_per_table)[:-1])).astype(np.int64)
         self.band_of: Ints = np.array(bands or [0] * len(self.rows_per_table), np.int64)
         members = [np.flatnonzero(self.band_of == band).tolist() for band in range(int(self.band_of.max()) + 1)]
-        self._bands = tuple(_Band.of(tables, self.rows_per_table, shards) for tables in members)
+        of_tables = (
+            _Band.of_pages(tables[0], self.rows_per_table[tables[0]], shards)
+            if tables[0] in dynamic
+            else _Band.of(tables, self.rows_per_table, shards)
+            for tables in members
+        )
+        of_cells = (_Band.of_pages(table, self.rows_per_table[table], shards) for table in counted)
+        self._bands = (*of_tables, *of_cells)
+        self.table_bands = len(members)
         sizes = np.stack([np.diff(band.starts) for band in self._bands], axis=1)
         self.cells: Ints = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
         self.starts: Ints = self.cells[:: self.bands]
@@ -122,7 +152,7 @@ class Placement:
             raise ValueError(f"{self.total} rows in {self.bands} bands cannot be split over {shards} shards")
         # The terms from a number to its rank, by table and by band; and from a rank to its place, by cell.
         first_ranks = np.empty_like(self.offsets)
-        for band in self._bands:
+        for band in self._bands[: self.table_bands]:
             first_ranks[band.tables] = band.offsets
         self._into_band: Ints = first_ranks - self.offsets
         self._factors: Ints = np.array([(band.multiplier, band.shift, band.rows) for band in self._bands], np.int64)
@@ -131,12 +161,18 @@ class Placement:
     @classmethod
     def of(cls, model: ModelSpec, shards: int) -> Placement:
         """Return the placement of a model's tables over `shards` shards; raises ValueError as the class does."""
-        return cls([table.rows for table in model.tables], shards, model.bands)
+        rows = [table.rows if table.dynamic is None else Pages.of(table.rows).slots for table in model.tables]
+        return cls(rows, shards, model.bands, dynamic=model.dynamic_tables, counted=counted_tables(model))
 
     @property
     def bands(self) -> int:
-        """The number of bands there are."""
+        """The number of bands there are, with those of cells."""
         return len(self._bands)
+
+    def pages(self, band: int, shard: int) -> Pages | None:
+        """Return the pages of a band on a shard; None if it is of static tables."""
+        of = self._bands[band]
+        return None if of.unit == 1 else Pages.of(of.rows, self.shards, shard)
 
     def size(self, shard: int) -> int:
         """Return the number of rows on a shard; sizes differ by one at most in each band."""
@@ -160,9 +196,10 @@ class Placement:
         """
         found: list[int] = []
         for band in self._bands:
-            first, last = int(band.starts[shard]), int(band.starts[shard + 1]) - 1
-            if first <= last:
-                found += (((first + 1) * shards - 1) // band.rows, ((last + 1) * shards - 1) // band.rows)
+            first, last = (int(start) // band.unit for start in band.starts[shard : shard + 2])
+            units = band.rows // band.unit
+            if first < last:
+                found += (((first + 1) * shards - 1) // units, (last * shards - 1) // units)
         return range(min(found), max(found) + 1)
 
     def tables_of(self, numbers: Ints) -> tuple[Ints, Ints]:
@@ -185,6 +222,16 @@ class Placement:
         # The start of shard i is floor(i N / S), so a rank r lies at or after it iff (r + 1) S - 1 >= i N.
         shards = ((ranks + 1) * self.shards - 1) // rows
         return np.asarray(ranks + self._into_cell[shards * self.bands + bands])
+
+    def places_of_keys(self, band: int, keys: Ints) -> Ints:
+        """Return, for keys of a dynamic table, the first place of its band on the shard of each, int64 [k].
+
+        keys: int64 [k], the bits of the keys, in ascending order of uint64. Their slots are known to that shard alone.
+        """
+        pages = Pages.of(self._bands[band].rows).positions(keys.view(np.uint64)) >> np.uint64(32)
+        first_pages = self._bands[band].starts // PAGE_SLOTS
+        shards = np.searchsorted(first_pages, pages.astype(np.int64), side="right") - 1
+        return self.cells[shards * self.bands + band]
 
     def rows_at(self, places: Ints) -> tuple[Ints, Ints]:
         """Return the table and the row in it at each place, int64 of the same shape each. There is one shard."""
@@ -226,6 +273,7 @@ class UniqueRows:
     """Distinct rows in the order of their places, and so grouped by shard, and on each by band: by cells.
 
     places, numbers: int64 [u], see `Placement`. Band b of shard i has those from bounds[i bands + b] to the next bound.
+    In a band of a dynamic table numbers are the bits of keys, ascending as uint64, and places do not identify rows.
     """
 
     places: Ints
@@ -260,8 +308,12 @@ class UniqueRows:
         return values if self.bands == 1 else np.concatenate([values[cell] for cell in self.cells(band)])
 
     def extents(self, dims: Sequence[int]) -> tuple[int, ...]:
-        """Return how many values there are before each cell, and in all, where rows of band b have dims[b]."""
-        sizes = np.diff(self.bounds) * np.tile(np.asarray(dims, np.int64), self.shards)
+        """Return how many values there are before each cell, and in all, where rows of band b have dims[b].
+
+        Bands of cells need no dim, because none of these rows are theirs.
+        """
+        all_dims = np.asarray([*dims, *[0] * (self.bands - len(dims))], np.int64)
+        sizes = np.diff(self.bounds) * np.tile(all_dims, self.shards)
         return (0, *np.cumsum(sizes).tolist())
 
     def shared_with(self, other: UniqueRows) -> NDArray[np.bool_]:
@@ -280,6 +332,11 @@ class UniqueRows:
         )
 
 
+def counted_tables(model: ModelSpec) -> tuple[int, ...]:
+    """Return the dynamic tables that count keys before they admit them, as indices: they have cells."""
+    return tuple(place for place in model.dynamic_tables if (its := model.tables[place].dynamic) and its.min_steps > 1)
+
+
 def layout_hash(model: ModelSpec) -> str:
     """Return a hash (hex) of all that determines the places and sizes of rows: a save of another layout is unreadable.
 
@@ -294,6 +351,8 @@ def layout_hash(model: ModelSpec) -> str:
     }
     if "bf16" in model.table_precisions:
         layout["precision"] = model.table_precisions
+    if model.dynamic_tables:
+        layout["dynamic"], layout["counted"] = model.dynamic_tables, counted_tables(model)
     return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()
 
 

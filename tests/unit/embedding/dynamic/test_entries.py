@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Entries, Rules, Score
+from cpr_contract.model import EvictionScore
+from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Rules
 from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, Pages
 from cpr_trainer.embedding.dynamic.rehash import slots_in
 from cpr_trainer.embedding.dynamic.table import DynamicTable
-from cpr_trainer.embedding.memory import OwnMemory
-from support.dynamic_steps import PAGES, universe
+from support.dynamic_steps import PAGES, empty_entries, universe
 from support.reference_table import Entry, Outcome, ReferenceTable
 
 
@@ -28,8 +28,7 @@ def test_count_is_halved_at_each_multiple(count: int, last: int, later: int, eve
 
 
 def test_count_stays_at_its_largest() -> None:
-    rules = Rules()
-    table = DynamicTable(Pages.of(1), rules, Entries.empty(PAGE_SLOTS, rules, OwnMemory()))
+    table = DynamicTable(Pages.of(1), Rules(), empty_entries(Pages.of(1), Rules()))
     key = np.array([5], np.uint64)
     table.commit(table.plan(1, [key]))
     table.entries.counts[:] = MAX_COUNT
@@ -42,9 +41,9 @@ def test_rule_out_of_its_range_is_refused(rule: dict[str, Any]) -> None:
         Rules(**rule)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(Score), st.integers(1, 3))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(get_args(EvictionScore)), st.integers(1, 3))
 @settings(max_examples=20)
-def test_entries_enter_other_pages_by_falling_score(seed: int, score: Score, shards: int) -> None:
+def test_entries_enter_other_pages_by_falling_score(seed: int, score: EvictionScore, shards: int) -> None:
     rng, rules = np.random.default_rng(seed), Rules(score, halving_steps=5)
     keys = rng.permutation(universe())[:700]
     steps, counts = (rng.integers(1, 9, len(keys)).astype(np.uint32) for _ in range(2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,13 +37,6 @@ def test_each_key_has_two_buckets_on_one_shard(keys: list[int], rows: int, shard
         mine = found[(positions >> np.uint64(32) >= each.first) & (positions >> np.uint64(32) < each.last)]
         shifted = each.buckets(mine, each.positions(mine)) + each.first * PAGE_BUCKETS
         assert shifted.tolist() == buckets[:, np.isin(found, mine)].tolist()
-
-
-def test_pages_of_another_capacity_are_not_copied() -> None:
-    assert Pages(4, 0, 2).shared_with(Pages(4, 1, 4)) == (slice(4096, 8192), slice(0, 4096))
-    assert Pages(4, 0, 2).shared_with(Pages(4, 2, 4)) == (slice(0, 0), slice(0, 0))
-    with pytest.raises(ValueError, match="5 pages"):
-        Pages(4, 0, 2).shared_with(Pages(5, 0, 2))
 
 
 def test_tags_leave_zero_to_empty_slots() -> None:

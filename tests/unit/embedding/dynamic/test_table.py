@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpr_contract.model import EvictionScore
 from cpr_trainer.embedding.dynamic.admission_cells import Count, count_keys
-from cpr_trainer.embedding.dynamic.entries import Entries, Rules, Score
+from cpr_trainer.embedding.dynamic.entries import Entries, Rules
 from cpr_trainer.embedding.dynamic.insertion import Buckets
 from cpr_trainer.embedding.dynamic.pages import Pages
 from cpr_trainer.embedding.dynamic.table import Changes, DynamicTable, Update
-from cpr_trainer.embedding.memory import OwnMemory
 from cprjob_serving.hashes import U64
-from support.dynamic_steps import PAGES, Shards, differences, draw_steps
+from support.dynamic_steps import PAGES, Shards, differences, draw_steps, empty_entries
 from support.reference_table import ReferenceTable
 
 RULES = st.builds(
     Rules,
-    score=st.sampled_from(Score),
+    score=st.sampled_from(get_args(EvictionScore)),
     halving_steps=st.sampled_from([0, 1, 3]),
     ttl_steps=st.sampled_from([0, 1, 2, 5]),
     min_steps=st.sampled_from([1, 2, 3]),
 )
 SEEDS = st.integers(0, 2**32 - 1)
-PRESSURE = Rules(Score.PUSHES, halving_steps=4, ttl_steps=6, min_steps=2)
+PRESSURE = Rules("Pushes", halving_steps=4, ttl_steps=6, min_steps=2)
 
 
 @given(RULES, SEEDS, st.integers(1, PAGES), st.integers(1, 3))
@@ -98,8 +99,8 @@ def bug_of_ranks(patch: pytest.MonkeyPatch) -> None:
         ranks.append(len(contributions))
         return plan(self, step, contributions)
 
-    def by_rank(cells: U64, pages: Pages, positions: U64, rules: Rules, step: int) -> Count:
-        count = count_keys(cells, pages, positions, rules, step)
+    def by_rank(entries: Entries, pages: Pages, positions: U64, rules: Rules, step: int) -> Count:
+        count = count_keys(entries, pages, positions, rules, step)
         return replace(count, counts=count.counts + np.uint32(ranks[-1] - 1))
 
     patch.setattr(DynamicTable, "plan", noting)
@@ -107,10 +108,8 @@ def bug_of_ranks(patch: pytest.MonkeyPatch) -> None:
 
 
 def bug_of_counts(patch: pytest.MonkeyPatch) -> None:
-    def later(cells: U64, pages: Pages, positions: U64, rules: Rules, step: int) -> Count:
-        return count_keys(cells, pages, positions, rules, step + 1)
-
-    patch.setattr("cpr_trainer.embedding.dynamic.table.count_keys", later)
+    changes = Count.changes
+    patch.setattr(Count, "changes", lambda self, placed, step: changes(self, placed, step + 1))
 
 
 def bug_of_expiry(patch: pytest.MonkeyPatch) -> None:
@@ -146,7 +145,7 @@ def keys_of_one_pair(count: int) -> U64:
 
 def single(rules: Rules, rows: int = 4096) -> DynamicTable:
     pages = Pages.of(rows)
-    return DynamicTable(pages, rules, Entries.empty(pages.slots, rules, OwnMemory()))
+    return DynamicTable(pages, rules, empty_entries(pages, rules))
 
 
 def take(table: DynamicTable, step: int, *contributions: U64) -> Update:
@@ -174,7 +173,7 @@ def test_step_evicts_no_entry_that_it_pushes() -> None:
 
 
 def test_expired_key_is_a_new_one_to_its_own_push() -> None:
-    table, keys = single(Rules(Score.PUSHES, ttl_steps=2)), keys_of_one_pair(1)
+    table, keys = single(Rules("Pushes", ttl_steps=2)), keys_of_one_pair(1)
     take(table, 1, keys)
     assert take(table, 2, keys).counts.tolist() == [2]
     assert table.find(keys, 4).tolist() == [0]
@@ -187,11 +186,11 @@ def test_key_is_admitted_at_its_second_step_whatever_the_ranks() -> None:
     table, keys = single(Rules(min_steps=2)), keys_of_one_pair(1)
     assert take(table, 1, keys, keys, keys).changes.waiting == 1
     update = take(table, 2, keys)
-    assert (update.changes.admitted, update.counts.tolist(), update.contents.tolist()) == (1, [2], [0])
+    assert (update.changes.admitted, update.counts.tolist(), update.contents.tolist()) == (1, [2], [[0, 0]])
 
 
 def test_key_of_another_shard_is_refused() -> None:
     pages = Pages.of(8192, 2, 0)
-    table = DynamicTable(pages, Rules(), Entries.empty(pages.slots, Rules(), OwnMemory()))
+    table = DynamicTable(pages, Rules(), empty_entries(pages, Rules()))
     with pytest.raises(ValueError, match="outside pages"):
         table.find(np.array([1, 2**63], np.uint64), 1)

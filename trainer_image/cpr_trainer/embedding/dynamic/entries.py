@@ -1,5 +1,8 @@
 """The entries of a dynamic table, one for each slot, and their age and score. The clock is the job's step.
 
+They are the last columns of the state of the table's rows, and cells are the state of rows without values, so saves,
+parity, redo records and captures have them as they have the state of an optimizer. A column is contiguous in memory.
+
 An entry expires by itself: once its last push is older than the rule allows, its slot counts as empty, in lookups and
 pushes of the same step alone. A count is halved at every multiple of `halving_steps`, when it is used: the entry holds
 it as of its last push.
@@ -7,31 +10,26 @@ it as of its last push.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.arrays import Ints
+from cpr_contract.model import DynamicSpec, EvictionScore
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U32, first_of_runs
-from cpr_trainer.embedding.memory import Memory
 from cprjob_serving.hashes import U64
 
+#: The columns of an entry, and of a cell: float32 that hold the bits of uint32.
+ENTRY_COLUMNS, CELL_COLUMNS = 4, 2
 #: A count grows no further. A score is at most as large.
 MAX_COUNT = 2**32 - 2
 _NO_VICTIM = np.uint32(2**32 - 1)
 _COUNT_BITS = 32
 #: The buckets that are read together: few enough for the processor's cache.
 _BUCKETS_AT_ONCE = 4096
-
-
-class Score(enum.Enum):
-    """The measure by which entries are evicted, the least first."""
-
-    LAST_STEP = "LastStep"
-    PUSHES = "Pushes"
+_HALF = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Rules:
     A key gets a slot at its `min_steps`-th step with a push. Raises ValueError for a rule out of its range.
     """
 
-    score: Score = Score.LAST_STEP
+    score: EvictionScore = "LastStep"
     halving_steps: int = 0
     ttl_steps: int = 0
     min_steps: int = 1
@@ -51,6 +49,11 @@ class Rules:
             raise ValueError("a number of steps is negative")
         if not 1 <= self.min_steps <= np.iinfo(np.uint8).max:
             raise ValueError(f"min_steps is {self.min_steps}, and not in [1, 255]")
+
+    @classmethod
+    def of(cls, spec: DynamicSpec) -> Self:
+        """Return the rules of a table."""
+        return cls(spec.score, spec.halving_steps, spec.ttl_steps, spec.min_steps)
 
     def oldest_live(self, step: int) -> int:
         """Return the least step of a last push with which an entry is in the table at a step. It is above 0."""
@@ -67,28 +70,35 @@ class Rules:
 
     def scores(self, counts: U32, steps: U32, step: int) -> U32:
         """Return the scores of entries at a step."""
-        return steps if self.score is Score.LAST_STEP else self.counts_at(counts, steps, step)
+        return steps if self.score == "LastStep" else self.counts_at(counts, steps, step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """The columns of a table's band that hold its entries, by slot.
+    """The columns of a table's state that hold its entries, by slot.
 
-    keys: uint64 [n]. steps: uint32 [n], of the last push. counts: uint32 [n], steps with a push as of that one. In
-    an empty slot both are 0; every number is a key. cells: uint64 [n], see `admission`; of a table that admits at the
-    first push uint64 [0].
+    low, high: uint32 [n], the halves of the key. steps: uint32 [n], of the last push. counts: uint32 [n], steps with a
+    push as of that one. In an empty slot both are 0; every number is a key. cell_steps, cell_marks: uint32 [n], see
+    `admission_cells`; of a table that admits at the first push uint32 [0].
     """
 
-    keys: U64
+    low: U32
+    high: U32
     steps: U32
     counts: U32
-    cells: U64
+    cell_steps: U32
+    cell_marks: U32
 
     @classmethod
-    def empty(cls, slots: int, rules: Rules, memory: Memory) -> Self:
-        """Return the columns of empty slots, if `memory` is new."""
-        keys, steps, counts = (memory.array((slots,), each) for each in (np.uint64, np.uint32, np.uint32))
-        return cls(keys, steps, counts, memory.array((slots if rules.min_steps > 1 else 0,), np.uint64))
+    def of(cls, state: Floats, cells: Floats | None) -> Self:
+        """Return the columns of state, float32 [n, W], of which they are the last, and of cells, float32 [n, 2]."""
+        cells = state[:0, :CELL_COLUMNS] if cells is None else cells
+        columns = [*state.T[-ENTRY_COLUMNS:], *cells.T]
+        return cls(*(column.view(np.uint32) for column in columns))
+
+    def keys_at(self, slots: Ints) -> U64:
+        """Return the keys in some slots, uint64 of the same shape."""
+        return join_halves(self.low.take(slots), self.high.take(slots))
 
     def live_bits(self, buckets: Ints, rules: Rules, step: int) -> U32:
         """Return a bit for each slot of some buckets, uint32 [b], that holds an entry of the table at a step."""
@@ -107,16 +117,16 @@ class Entries:
         scores = rules.scores(counts, steps, step)
         scores[pinned] = _NO_VICTIM
         at = np.flatnonzero(scores == scores.min(axis=1, keepdims=True))
-        keys = self.keys[pairs.T.ravel()[at // BUCKET_SLOTS] * BUCKET_SLOTS + at % BUCKET_SLOTS]
+        keys = self.keys_at(pairs.T.ravel()[at // BUCKET_SLOTS] * BUCKET_SLOTS + at % BUCKET_SLOTS)
         starts = np.flatnonzero(first_of_runs(at // pinned.shape[1]))
         least = np.minimum.reduceat(keys, starts)
         found: Ints = at[keys == np.repeat(least, np.diff(np.append(starts, len(at))))] % pinned.shape[1]
         return found
 
-    def copy_run(self, source: Entries, here: slice, there: slice) -> None:
-        """Copy a run of slots from other columns, bit for bit: those of whole pages (`Pages.shared_with`)."""
-        self.keys[here] = source.keys[there]
-        self.steps[here] = source.steps[there]
-        self.counts[here] = source.counts[there]
-        if len(self.cells):
-            self.cells[here] = source.cells[there]
+
+def join_halves(low: U32, high: U32) -> U64:
+    """Return keys by their halves, uint64 of the same shape."""
+    keys: U64 = high.astype(np.uint64)
+    keys <<= _HALF
+    keys |= low
+    return keys

@@ -71,18 +71,6 @@ class Pages:
         inside += ((positions >> _HALF) - np.uint64(self.first)) * np.uint64(PAGE_BUCKETS)
         return inside.view(np.int64)
 
-    def shared_with(self, other: Pages) -> tuple[slice, slice]:
-        """Return the slots of the pages that both have: here and there. Bits of entries move between shards by it.
-
-        Raises ValueError if `other` is of a table with another number of pages.
-        """
-        if self.total != other.total:
-            raise ValueError(f"pages of a table with {other.total} pages for one with {self.total}")
-        first, last = max(self.first, other.first), min(self.last, other.last)
-        count = max(0, last - first) * PAGE_SLOTS
-        here, there = ((first - each.first) * PAGE_SLOTS if count else 0 for each in (self, other))
-        return slice(here, here + count), slice(there, there + count)
-
 
 def tags_of(keys: U64) -> U8:
     """Return a byte of each key, uint8 [k], in [1, 255]; 0 is the tag of an empty slot."""

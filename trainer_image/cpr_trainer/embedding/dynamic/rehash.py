@@ -1,6 +1,6 @@
 """The entries of a table in another number of pages, for another capacity.
 
-Pages that move between shards need none of it: they are copied bit for bit (`Pages.shared_with`).
+Pages that move between shards need none of it: restores copy them bit for bit, by their places.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A dynamic table on one shard: which slot each key has, and the merged steps that change it.
 
-Only an applied step changes anything. `plan` computes a step without a change, so that the caller first keeps the old
-contents of what changes, for a save in progress, and writes the redo record. `commit` then stores what the plan has,
-and may be repeated. A step finds all of its keys and pins them before it inserts the new ones, so that it evicts no
-entry that it pushes.
+Only an applied step changes anything. `plan` computes a step without a change, so that the arena first keeps the old
+contents of what changes, for a save in progress, and writes the redo record. It then stores the columns of the plan,
+and the table notes them. A step finds all of its keys and pins them before it inserts the new ones, so that it evicts
+no entry that it pushes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.dynamic.admission_cells import Count, count_keys
-from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Entries, Rules
+from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Entries, Rules, join_halves
 from cpr_trainer.embedding.dynamic.insertion import Buckets, Insertions
 from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U8, U32, Pages, first_of_runs, tags_of
 from cprjob_serving.hashes import U64
@@ -51,7 +51,7 @@ class Update:
     keys: uint64 [k], ascending, of all contributions. slots: int64 [k], those that take the gradients, all different;
     -1: none does. counts: uint32 [k], the entries' new counts. inserted: bool [k], a new entry: its row begins with its
     first value, and its state with zeros. evicted: uint64 [e], the keys that lose their slot. cells, contents: int64
-    [c], uint64 [c], the cells that change and what they hold then.
+    [c], uint32 [c, 2], the cells that change, ascending, and their columns.
     """
 
     step: int
@@ -61,7 +61,7 @@ class Update:
     inserted: NDArray[np.bool_]
     evicted: U64
     cells: Ints
-    contents: U64
+    contents: U32
     changes: Changes
 
     def changed(self) -> tuple[Ints, Ints]:
@@ -69,6 +69,12 @@ class Update:
         places = np.flatnonzero(self.slots >= 0)
         places = places[np.argsort(self.slots[places])]
         return self.slots[places], places
+
+    def entries_at(self, places: Ints) -> U32:
+        """Return the columns of the entries of some of `keys`, uint32 [c, 4]; places: int64 [c]."""
+        keys = self.keys[places]
+        halves = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
+        return np.stack((*halves, np.full(len(places), self.step, np.uint32), self.counts[places]), axis=1)
 
 
 class DynamicTable:
@@ -78,16 +84,12 @@ class DynamicTable:
     """
 
     def __init__(self, pages: Pages, rules: Rules, entries: Entries) -> None:
-        assert len(entries.keys) == len(entries.steps) == len(entries.counts) == pages.slots, "a slot in each column"
-        assert len(entries.cells) == (pages.slots if rules.min_steps > 1 else 0), "cells for a table that counts"
+        assert len(entries.low) == pages.slots, "a slot in each column"
+        assert len(entries.cell_marks) == (pages.slots if rules.min_steps > 1 else 0), "cells for a table that counts"
         self.pages, self.rules, self.entries = pages, rules, entries
         self._buckets = Buckets(pages.slots // BUCKET_SLOTS)
-        self._tags: U8 = np.empty((pages.slots // BUCKET_SLOTS, BUCKET_SLOTS), np.uint8)
-        self.reload()
-
-    def reload(self) -> None:
-        """Derive the tags again after another change of the entries than `commit`."""
-        self._tags.ravel()[:] = np.where(self.entries.counts > 0, tags_of(self.entries.keys), 0)
+        tags = np.where(entries.counts > 0, tags_of(join_halves(entries.low, entries.high)), 0)
+        self._tags: U8 = tags.astype(np.uint8).reshape(-1, BUCKET_SLOTS)
 
     def find(self, keys: U64, step: int) -> Ints:
         """Return the slot of each key at a step, int64 [k]; -1 for an unknown or expired one. Nothing changes.
@@ -123,7 +125,7 @@ class DynamicTable:
 
         inserted = np.zeros(len(keys), np.bool_)
         inserted[unknown] = slots[unknown] >= 0
-        cells, contents = count.changes(inserted[unknown])
+        cells, contents = count.changes(inserted[unknown], step)
         replaced = insertions.slots[insertions.evicts]
         used = np.count_nonzero(self.entries.counts[slots[inserted]])
         changes = Changes(
@@ -134,19 +136,23 @@ class DynamicTable:
             dropped=int(np.count_nonzero(insertions.slots < 0)),
             full=insertions.full,
         )
-        evicted = self.entries.keys[replaced]
+        evicted = self.entries.keys_at(replaced)
         return Update(step, keys, slots, counts, inserted, evicted, cells, contents, changes)
 
-    def commit(self, update: Update) -> None:
-        """Store the entries and cells of a plan, which is of the present state. A repetition changes nothing."""
-        entries, has_slot = self.entries, update.slots >= 0
-        slots = update.slots[has_slot]
-        entries.keys[slots] = update.keys[has_slot]
-        entries.steps[slots] = update.step
-        entries.counts[slots] = update.counts[has_slot]
-        entries.cells[update.cells] = update.contents
+    def note(self, update: Update) -> None:
+        """Note a plan that is in the columns now."""
         inserted = update.inserted
         self._tags.ravel()[update.slots[inserted]] = tags_of(update.keys[inserted])
+
+    def commit(self, update: Update) -> None:
+        """Store the entries and cells of a plan, which is of the present state, and note it."""
+        entries, (slots, places) = self.entries, update.changed()
+        entries.low[slots], entries.high[slots], entries.steps[slots], entries.counts[slots] = update.entries_at(
+            places
+        ).T
+        if len(update.cells):
+            entries.cell_steps[update.cells], entries.cell_marks[update.cells] = update.contents.T
+        self.note(update)
 
     def occupancy(self, step: int) -> int:
         """Return the number of entries at a step. It reads all of them."""
@@ -163,7 +169,7 @@ class DynamicTable:
             which = at // BUCKET_SLOTS
             candidates = pairs.ravel()[which] * BUCKET_SLOTS + (at & (BUCKET_SLOTS - 1))
             places = which - (which >= len(part)) * len(part)
-            same = self.entries.keys[candidates] == part[places]
+            same = self.entries.keys_at(candidates) == part[places]
             candidates, places = candidates[same], places[same]
             # An expired entry may have the key, too: at most one is live.
             live = self.entries.steps[candidates] >= least
@@ -174,8 +180,8 @@ class DynamicTable:
         """Return the count of keys without a slot; a table that admits at the first push has no cells."""
         if self.rules.min_steps == 1:
             none = np.empty(0, np.int64)
-            return Count(np.ones(len(positions), np.uint32), none, none, np.empty(0, np.uint64))
-        return count_keys(self.entries.cells, self.pages, positions, self.rules, step)
+            return Count(np.ones(len(positions), np.uint32), none, none, np.empty(0, np.uint32))
+        return count_keys(self.entries, self.pages, positions, self.rules, step)
 
     def _insert(self, pairs: Ints, pinned: Ints, step: int) -> Insertions:
         """Return the slots of new keys, int64 [2, m] buckets in the order of insertion; pinned: int64 [p], slots."""
