@@ -24,7 +24,7 @@ from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import single_tensor
-from cpr_trainer.embedding.optimizers import Assignment, state_widths
+from cpr_trainer.embedding.optimizers import Assignment, band_shapes
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.model.replica import DenseReplica
@@ -41,7 +41,7 @@ class Tables:
         seeding, optimizers = Seeding.of(job.model, job.data.seed), Assignment.of(job.model)
         chunks = list(placement.rows_of(shard))
         self.rows = torch.from_numpy(np.concatenate([seeding.values(chunk.tables, chunk.rows) for chunk in chunks]))
-        self.state = torch.zeros(len(self.rows), *state_widths(job.model))
+        self.state = torch.zeros(len(self.rows), band_shapes(job.model)[0].width)
         self._optimizers = optimizers.distinct
         # The index of each row's optimizer, uint8 [N]; None if there is only one.
         self._which: Tensor | None = None

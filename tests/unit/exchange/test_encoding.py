@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cpr_contract.choices import Precision
-from cpr_contract.model import TableSpec
+from cpr_contract.model import DynamicSpec, TableSpec
 from cpr_contract.spec import JobSpec
-from cpr_trainer.exchange.encoding import Encoding
-from cpr_trainer.exchange.frames import Operation
+from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.exchange.encoding import Encoding, RowNames
+from cpr_trainer.exchange.frames import FrameError
 from support.shard_job import small_job
 
 PLAIN = Encoding(8, "fp32")
@@ -43,29 +48,51 @@ def test_values_travel_in_the_precision_of_the_job() -> None:
 
 
 @pytest.mark.parametrize("encoding", [PLAIN, SHORT])
-def test_a_push_is_read_as_it_was_packed(encoding: Encoding) -> None:
-    numbers, values = np.array([3, 1, 2], np.int64), np.array([[1.0, -2.5], [3e-9, 7.0], [0.0, -1e30]], np.float32)
-    packed = bytearray(encoding.pack_numbers(numbers).tobytes() + encoding.pack_values(values).tobytes())
-    assert len(packed) == encoding.payload_bytes(Operation.PUSH, 3, 6)
-    assert encoding.unpack_numbers(memoryview(packed), 3).tolist() == [3, 1, 2]
-    found = encoding.unpack_values(memoryview(packed), 3).reshape(3, 2)
+def test_values_are_read_as_they_were_packed(encoding: Encoding) -> None:
+    values = np.array([[1.0, -2.5], [3e-9, 7.0], [0.0, -1e30]], np.float32)
+    found = encoding.unpack_values(encoding.pack_values(values).data.cast("B")).reshape(3, 2)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, values, rtol=0 if encoding is PLAIN else 2**-8, atol=0)
 
 
-@pytest.mark.parametrize("encoding", [PLAIN, SHORT])
-def test_empty_push_is_packed_and_read(encoding: Encoding) -> None:
-    assert encoding.payload_bytes(Operation.PUSH, 0, 0) == 0
-    assert encoding.pack_values(np.empty((0, 4), np.float32)).nbytes == 0
-    assert encoding.unpack_values(memoryview(bytearray()), 0).shape == (0,)
+def test_empty_push_is_packed_and_read() -> None:
+    assert SHORT.pack_values(np.empty((0, 4), np.float32)).nbytes == 0
+    assert SHORT.unpack_values(memoryview(b"")).shape == (0,)
 
 
-def test_payload_sizes() -> None:
-    operations = (Operation.LOOKUP, Operation.VECTORS, Operation.PUSH)
-    assert [PLAIN.payload_bytes(each, 3, 12) for each in operations] == [24, 48, 72]
-    assert [SHORT.payload_bytes(each, 3, 12) for each in operations] == [12, 24, 36]
-    with pytest.raises(ValueError, match="PING"):
-        PLAIN.payload_bytes(Operation.PING, 3, 4)
+def dynamic_job(*, shards: int) -> JobSpec:
+    """Two static tables of two dims, and between them a dynamic one of four pages."""
+    job = replace(small_job(Path("unused")), shards=shards)
+    tables = (
+        TableSpec("a", 40, dim=2),
+        TableSpec("b", 4 * 4096, dim=2, ids="Dynamic", dynamic=DynamicSpec(min_steps=2)),
+        TableSpec("c", 30, dim=3),
+    )
+    return replace(job, model=replace(job.model, tables=tables))
+
+
+@given(st.lists(st.tuples(st.integers(0, 39), st.integers(-(2**63), 2**63 - 1), st.integers(0, 29))), st.integers(1, 4))
+def test_rows_with_keys_are_read_as_they_were_packed(ids: list[tuple[int, int, int]], shards: int) -> None:
+    job = dynamic_job(shards=shards)
+    placement, names = Placement.of(job.model, shards), RowNames.of(job)
+    samples = np.array(ids, np.int64).reshape(-1, 3)
+    rows = find_access(placement, samples).unique
+    packed, ends = names.pack(rows)
+    numbers, keys = list[int](), list[int]()
+    for shard, (start, end) in enumerate(pairwise((0, *ends))):
+        payload, on_shard = packed[start:end].tobytes(), rows.on_shard(shard)
+        count = on_shard.stop - on_shard.start
+        found, rest = names.unpack(memoryview(payload + b"rest"), count)
+        assert bytes(rest) == b"rest"
+        assert len(payload) <= names.most_bytes(count)
+        numbers += found.numbers.tolist()
+        keys += found.keys[0].tolist()
+        for size in range(len(payload)):
+            with pytest.raises(FrameError):
+                names.unpack(memoryview(payload[:size]), count)
+    assert keys == np.unique(samples[:, 1].view(np.uint64)).tolist()
+    of_c = samples[:, 2] + placement.offsets[2]
+    assert sorted(numbers) == np.unique(np.concatenate((samples[:, 0], of_c))).tolist()
 
 
 def test_float32_is_packed_without_a_copy() -> None:

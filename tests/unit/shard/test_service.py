@@ -243,7 +243,7 @@ def test_row_updates_missing_from_the_shard_count_as_lost() -> None:
 
 def test_bad_frames_are_refused_and_change_nothing() -> None:
     service, (client,), _ = serving()
-    client.send_frame(Operation.PUSH, 1, b"12345678", count=1)
+    client.send_frame(Operation.PUSH, 1, bytes(8), count=1)
     client.pushes(1, row=ROWS)
     client.pushes(101)
     client.send_frame(Operation.VECTORS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,14 +16,14 @@ from torch import nn
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.model import RowOptimizer, SparseOptimizerSpec, state_width
 from cpr_contract.roster import Counters
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.optimizers import changes_of
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier, order_of
 from cpr_trainer.shard.status import Metrics
-from cpr_trainer.shard.steps import Commitment, Contribution, DueStep, StepService, due_step, merge
+from cpr_trainer.shard.steps import BandRows, Commitment, DueStep, StepService, due_step, merge
 from support.shard_fakes import DIM, ROWS, FakeClient
 from support.shard_job import small_job
 
@@ -65,35 +64,28 @@ def test_step_is_due_when_all_ranks_have_sent_what_they_can(case: str) -> None:
     assert due_step(3, held, commitments, for_all) == expected
 
 
-_SLOTS = st.lists(st.sets(st.integers(0, 20), min_size=0, max_size=8), min_size=1, max_size=4)
+_NAMES = st.lists(st.sets(st.integers(0, 20), min_size=0, max_size=8), min_size=1, max_size=4)
 
 
-def contribution(slots: set[int], seed: int, ends: tuple[int, ...]) -> Contribution:
-    """A contribution to segments that end at these slots, with gradients of three and more values a row."""
-    found: Ints = np.array(sorted(slots), np.int64)
-    rng, edges = np.random.default_rng(seed), np.searchsorted(found, (0, *ends))
-    gradients = tuple(
-        rng.standard_normal((stop - start, 3 + place), np.float32)
-        for place, (start, stop) in enumerate(pairwise(edges.tolist()))
-    )
-    return Contribution(found, found + 100, gradients)
+def contribution(names: set[int], seed: int, dtype: type[np.int64 | np.uint64]) -> BandRows:
+    at = np.array(sorted(names), dtype) << dtype(59)  # beyond int64 for keys
+    return BandRows(at, at.view(np.int64) + 1, np.random.default_rng(seed).standard_normal((len(at), 3), np.float32))
 
 
-@given(_SLOTS, st.sampled_from([(21,), (8, 21)]))
-def test_rows_are_summed_in_the_order_of_ranks(slots: list[set[int]], ends: tuple[int, ...]) -> None:
-    parts = [contribution(each, seed, ends) for seed, each in enumerate(slots)]
-    merged = merge(parts, lambda found: np.searchsorted(found, (0, *ends)).tolist())
-    assert merged.slots.tolist() == sorted(set().union(*slots))
-    assert np.array_equal(merged.numbers, merged.slots + 100)
-    for place, (first, end) in enumerate(zip((0, *ends), ends, strict=False)):
-        rows = [slot for slot in merged.slots if first <= slot < end]
-        for row, slot in enumerate(rows):
-            total = np.zeros(3 + place, np.float32)
-            for part in parts:
-                at = [each for each in part.slots if first <= each < end]
-                if slot in at:
-                    total += part.gradients[place][at.index(slot)]
-            assert np.array_equal(merged.gradients[place][row], total)
+@given(_NAMES, st.sampled_from([np.int64, np.uint64]))
+def test_rows_are_summed_in_the_order_of_ranks(names: list[set[int]], dtype: type[np.int64 | np.uint64]) -> None:
+    names = [each - {*range(16, 21)} for each in names] if dtype is np.int64 else names
+    parts = [contribution(each, seed, dtype) for seed, each in enumerate(names)]
+    static = [contribution(set(), seed, np.int64) for seed, _ in enumerate(names)]
+    nothing, merged = merge([*zip(static, parts, strict=True)])
+    assert len(nothing.at) == 0
+    assert merged.at.tolist() == sorted({name for part in parts for name in part.at.tolist()})
+    assert np.array_equal(merged.numbers, merged.at.view(np.int64) + 1)
+    for row, name in enumerate(merged.at):
+        total = np.zeros(3, np.float32)
+        for part in parts:
+            total += part.gradients[part.at == name].sum(axis=0)
+        assert np.array_equal(merged.gradients[row], total)
 
 
 @pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam"])
@@ -137,11 +129,11 @@ def test_merged_steps_of_slices_equal_plain_torch_on_the_global_batch(kind: RowO
             vectors = torch.from_numpy(arena_rows[unique]).requires_grad_()
             loss_of(vectors[torch.from_numpy(inverse.reshape(-1, 3))].sum(1), labels[torch.from_numpy(mine)]).backward()
             gradients = cast(torch.Tensor, vectors.grad).numpy()
-            parts.append(Contribution(unique, unique, (cast(Floats, gradients),)))
-        merged = merge(parts, lambda slots: (0, len(slots)))
-        state = arena_state[merged.slots]
-        arena_rows[merged.slots] += changes_of(spec, cast(Floats, state), merged.gradients[0], step)
-        arena_state[merged.slots] = state
+            parts.append((BandRows(unique, unique, cast(Floats, gradients)),))
+        (merged,) = merge(parts)
+        state = arena_state[merged.at]
+        arena_rows[merged.at] += changes_of(spec, cast(Floats, state), merged.gradients, step)
+        arena_state[merged.at] = state
     assert np.abs(arena_rows - bag.weight.detach().numpy()).max() <= 1e-10
 
 

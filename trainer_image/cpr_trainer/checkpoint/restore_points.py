@@ -18,7 +18,7 @@ from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.keys import SaveName, committed_in, is_restore_record, parse_save, place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.checkpoint.format.quantise import precision_of, value_bits
-from cpr_trainer.embedding.optimizers import state_widths
+from cpr_trainer.embedding.optimizers import band_shapes
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
@@ -271,8 +271,8 @@ def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, da
 def _row_at(place: int, model: ModelSpec) -> tuple[int, Precision, int]:
     """Return the number of values of a row at this place, their precision, and the values of its optimizer state."""
     ends = (end for _, end in Placement.of(model, 1).spans(0))
-    bands = zip(ends, model.band_dims, model.band_precisions, state_widths(model), strict=True)
-    return next(((dim, precision, state) for end, dim, precision, state in bands if place < end), (0, "fp32", 0))
+    bands = zip(ends, band_shapes(model), strict=True)
+    return next(((each.dim, each.precision, each.width) for end, each in bands if place < end), (0, "fp32", 0))
 
 
 def _spans_text(manifest: ShardManifest) -> str:

@@ -17,6 +17,7 @@ from torch.nn.functional import embedding_bag
 
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.bags import Bags, FeatureLayout
+from cpr_trainer.embedding.dynamic.pages import first_of_runs
 from cpr_trainer.embedding.feature_vectors import Features, Jagged
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 
@@ -27,6 +28,7 @@ Rows = Tensor | tuple[Tensor, ...]
 Embeddings = Tensor | tuple[Tensor, ...] | Features
 
 _INT32_MAX = 2**31 - 1
+_SIGN = np.int64(-(2**63))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,25 +217,28 @@ AnyAccess = Access | BandedAccess | FeatureAccess
 def find_access(placement: Placement, ids: Ints | Bags) -> AnyAccess:
     """Return the access of a batch. ids: int64 [n, T], 0 <= ids[:, t] < rows of table t, or bags; n may be 0.
 
+    Of dynamic tables they are the bits of keys.
+
     Raises ValueError if there are more than 2**31 - 1 ids.
     """
     if isinstance(ids, Bags) and (layout := ids.features) is not None:
         found, lengths, weights = list[Access](), [], []
-        firsts = placement.offsets[layout.tables]
-        for pooled, sequences in zip(layout.pooled, layout.sequences, strict=True):  # a row is found once in a band
-            alone, their = [ids.of(np.array([place], np.int64)) for place in sequences], firsts[[*sequences]]
-            found.append(_access_of_feature_band(placement, ids.of(pooled), alone, firsts[pooled], their))
+        bands = zip(layout.pooled, layout.sequences, strict=True)
+        for band, (pooled, sequences) in enumerate(bands):  # a row is found once in a band
+            alone = [ids.of(np.array([place], np.int64)) for place in sequences]
+            pooled_tables, their_tables = layout.tables[pooled], layout.tables[[*sequences]]
+            found.append(_access_of_feature_band(placement, band, ids.of(pooled), alone, pooled_tables, their_tables))
             lengths.append(tuple(torch.from_numpy(each.lengths[:, 0]) for each in alone))
             weights.append(tuple(None if each.weights is None else torch.from_numpy(each.weights) for each in alone))
         unique = _rows_of_bands(placement, tuple(found))
         return FeatureAccess(unique, layout, len(ids), tuple(found), tuple(lengths), tuple(weights))
-    if placement.bands == 1:
-        return _access_of_band(placement, ids, placement.offsets)
-    tables = tuple(np.flatnonzero(placement.band_of == band) for band in range(placement.bands))
+    tables = tuple(np.flatnonzero(placement.band_of == band) for band in range(placement.table_bands))
+    if len(tables) == 1:
+        return _access_of_band(placement, 0, ids, tables[0])
     columns = (ids.of(mine) if isinstance(ids, Bags) else ids[:, mine] for mine in tables)
-    offsets = (placement.offsets[mine] for mine in tables)
-    bands = tuple(_access_of_band(placement, *each) for each in zip(columns, offsets, strict=True))
-    return BandedAccess(_rows_of_bands(placement, bands), bands, tables)
+    each_band = enumerate(zip(columns, tables, strict=True))
+    bands_access = tuple(_access_of_band(placement, band, of_band, mine) for band, (of_band, mine) in each_band)
+    return BandedAccess(_rows_of_bands(placement, bands_access), bands_access, tables)
 
 
 def as_rows(matrices: tuple[Tensor, ...]) -> Rows:
@@ -253,28 +258,34 @@ def map_rows(change: Callable[[Tensor], Tensor], values: Rows) -> Rows:
     return tuple(map(change, values)) if isinstance(values, tuple) else change(values)
 
 
-def _access_of_band(placement: Placement, ids: Ints | Bags, offsets: Ints) -> Access:
-    """Return the access of tables of one dim; offsets: int64 [t], the number of the first row of each."""
+def _access_of_band(placement: Placement, band: int, ids: Ints | Bags, tables: Ints) -> Access:
+    """Return the access of the tables of a band, int64 [t]."""
     if isinstance(ids, Bags):
-        return _access_of_feature_band(placement, ids, [], offsets, offsets[:0])
+        return _access_of_feature_band(placement, band, ids, [], tables, tables[:0])
     if ids.size > _INT32_MAX:
         raise ValueError(f"a batch of {ids.size} ids is too large")
-    return _find(placement, (ids + offsets).ravel(), len(offsets))
+    return _find(placement, band, (ids + placement.first_numbers(tables)).ravel(), len(tables))
 
 
-def _access_of_feature_band(
-    placement: Placement, pooled: Bags, sequences: list[Bags], pooled_offsets: Ints, sequence_offsets: Ints
+def _access_of_feature_band(  # noqa: PLR0913, PLR0917 -- two kinds of features, each with its tables
+    placement: Placement,
+    band: int,
+    pooled: Bags,
+    sequences: list[Bags],
+    pooled_tables: Ints,
+    sequence_tables: Ints,
 ) -> Access:
     """Return the access of a band: the bags of `pooled`, then each id of `sequences`, one feature each, by itself."""
-    features = len(pooled_offsets)
+    features = len(pooled_tables)
     bags = np.repeat(np.arange(len(pooled.offsets) - 1, dtype=np.int32), np.diff(pooled.offsets))
-    numbers = [pooled.ids + pooled_offsets[bags % max(features, 1)]]
-    numbers += [each.ids + offset for each, offset in zip(sequences, sequence_offsets.tolist(), strict=True)]
+    numbers = [pooled.ids + placement.first_numbers(pooled_tables)[bags % max(features, 1)]]
+    firsts = placement.first_numbers(sequence_tables).tolist()
+    numbers += [each.ids + first for each, first in zip(sequences, firsts, strict=True)]
     count = len(pooled.offsets) - 1
     alone = sum(len(each.ids) for each in sequences)
     if alone:
         bags = np.concatenate((bags, np.arange(count, count + alone, dtype=np.int32)))
-    access = _find(placement, np.concatenate(numbers) if sequences else numbers[0], features)
+    access = _find(placement, band, np.concatenate(numbers) if sequences else numbers[0], features)
     uses = access.order.numpy()
     pooling = Pooling.of(pooled, alone)
     if pooled.weights is not None and (pooled.weights != 1).any():
@@ -293,21 +304,24 @@ def _rows_of_bands(placement: Placement, bands: tuple[Access, ...]) -> UniqueRow
     return UniqueRows.of(placement, places[order], numbers[order])
 
 
-def _find(placement: Placement, numbers: Ints, tables: int) -> Access:
-    """Return the access of row numbers, int64 [k], as if each was a bag."""
-    found = placement.places(numbers)
+def _find(placement: Placement, band: int, numbers: Ints, tables: int) -> Access:
+    """Return the access of row numbers, int64 [k], of a band, as if each was a bag."""
     # torch sorts integers by their digits, several times faster than numpy's comparisons; half as many digits take half
     # the time.
-    digits = torch.from_numpy(found if placement.total > _INT32_MAX else found.astype(np.int32))
-    places, order = (each.numpy() for each in torch.sort(digits, stable=True))
-    first = np.ones(len(places), np.bool_)
-    np.not_equal(places[1:], places[:-1], out=first[1:])
+    if placement.is_dynamic(band):
+        digits = torch.from_numpy(numbers ^ _SIGN)  # keys are unsigned
+    else:
+        found = placement.places(numbers)
+        digits = torch.from_numpy(found if placement.total > _INT32_MAX else found.astype(np.int32))
+    ranks, order = (each.numpy() for each in torch.sort(digits, stable=True))
+    first = first_of_runs(ranks)
     starts = np.flatnonzero(first)
-    inverse = np.empty(len(places), np.int32)
+    inverse = np.empty(len(ranks), np.int32)
     inverse[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
-    unique = places[starts].astype(np.int64)
-    rows = UniqueRows.of(placement, unique, numbers[order[starts]])
-    ends, uses = np.append(starts, len(places)).astype(np.int32), order.astype(np.int32)
+    names = numbers[order[starts]]
+    places = placement.places_of_keys(band, names) if placement.is_dynamic(band) else ranks[starts].astype(np.int64)
+    rows = UniqueRows.of(placement, places, names)
+    ends, uses = np.append(starts, len(ranks)).astype(np.int32), order.astype(np.int32)
     return Access(rows, torch.from_numpy(inverse), torch.from_numpy(uses), torch.from_numpy(ends), tables)
 
 

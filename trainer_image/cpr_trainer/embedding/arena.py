@@ -16,8 +16,9 @@ from cpr_trainer.arrays import Floats, Halves, Ints, Values
 from cpr_trainer.embedding.bfloat16 import DTYPES, round_stochastically, rounding_keys, widen
 from cpr_trainer.embedding.buffer import Redo, RowBuffer
 from cpr_trainer.embedding.capture import Capture, ChangedRows, ChosenRows, Members
+from cpr_trainer.embedding.dynamic.rows import PlannedRows
 from cpr_trainer.embedding.memory import Memory, OwnMemory
-from cpr_trainer.embedding.optimizers import Assignment, changes_of, state_widths
+from cpr_trainer.embedding.optimizers import Assignment, band_shapes, changes_of
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Epochs, Seeding, Segment
 
@@ -77,14 +78,17 @@ class Arena:
         return sum(segment.rows.size for segment in self.segments)
 
     def seed(self, placement: Placement, shard: int, seeding: Seeding) -> None:
-        """Give every row that never changed its first value, and the state zero."""
+        """Give every row that never changed its first value, and the state zero; those of no key are zero."""
         if self.epochs.of.all():
             return
         for chunk in placement.rows_of(shard):
             end = chunk.first_slot + len(chunk.rows)
             fresh = np.flatnonzero(self.epochs.of[chunk.first_slot : end] == 0)
             for segment, slots in self.parted(fresh + chunk.first_slot):
-                segment.write(slots, seeding.values(chunk.tables[fresh], chunk.rows[fresh]))
+                if placement.is_dynamic(chunk.band):
+                    segment.rows[slots] = 0
+                else:
+                    segment.write(slots, seeding.values(chunk.tables[fresh], chunk.rows[fresh]))
                 segment.state[slots] = 0.0
 
     def bounds(self, slots: Ints) -> tuple[int, ...]:
@@ -135,30 +139,40 @@ class Arena:
         note: bytes = b"",
         *,
         rank: int = 0,
+        planned: Sequence[PlannedRows] = (),
     ) -> bool:
         """Take one optimizer step, the job's `step` (from 1).
 
         slots: int64 [k], all different. numbers: int64 [k], the numbers of the rows in them (see `Placement`).
         gradients: float32 [k, D]; where there are several segments one array for each, as `read` returns them.
         note: goes into the redo record. rank: that of the trainer, where each push is a step of its own; it determines
-        with `step` how values of bfloat16 are rounded.
+        with `step` how values of bfloat16 are rounded. planned: the rows of dynamic tables; numbers are then the bits
+        of their keys, and slots have their cells, too.
 
         Return False if a capture has not read these rows yet and its undo log is full: nothing has changed, try again.
         """
         by_segment = (gradients,) if isinstance(gradients, np.ndarray) else gradients
-        assert len(numbers) == len(slots) == sum(map(len, by_segment)), (
-            "a gradient for each row, and a row for each slot"
-        )
+        assert len(numbers) == sum(map(len, by_segment)), "a gradient for each row"
+        cells = sum(len(each.update.cells) for each in planned)
+        assert len(slots) == len(numbers) + cells, "a row or a cell for each slot"
         with self._lock:
             if self._capture is not None and not self._capture.preserve(slots):
                 return False
             edges = self.bounds(slots)
             arrays = self._redo_arrays(edges)
-            for segment, mine, (start, end), to in zip(self.segments, by_segment, pairwise(edges), arrays, strict=True):
+            of_band = {each.table.band: each for each in planned}
+            for band, (segment, (start, end)) in enumerate(zip(self.segments, pairwise(edges), strict=True)):
                 if start < end:
-                    self._compute(segment, segment.within(slots[start:end]), numbers[start:end], mine, (step, rank), to)
+                    at, names = segment.within(slots[start:end]), numbers[start:end]
+                    gradient = by_segment[band] if segment.dim else np.empty((0, 0), np.float32)
+                    self._compute(segment, at, names, gradient, (step, rank), arrays[band], of_band.get(band))
+            for each in planned:
+                if each.table.cell_band is not None:
+                    arrays[each.table.cell_band][1].view(np.uint32)[:] = each.update.contents
             self.redo.begin(slots, note)
             self._put(slots, edges, arrays)
+            for each in planned:
+                each.table.note(each.update)
             return True
 
     def reapply_last_push(self) -> None:
@@ -211,6 +225,7 @@ class Arena:
         gradients: Floats,
         update: tuple[int, int],
         to: tuple[Values, Floats],
+        planned: PlannedRows | None,
     ) -> None:
         """Compute a step on rows of one segment, at `slots` in it: their new values and state go to `to`.
 
@@ -219,17 +234,24 @@ class Arena:
         (step, rank), (rows, state) = update, to
         # Slots are valid; the mode `raise` would copy twice.
         segment.state.take(slots, axis=0, out=state, mode="clip")
+        if not segment.dim:
+            return
+        owned = numbers if planned is None else self.optimizers.numbers_in(planned.table.table, len(slots))
+        if planned is not None or segment.precision == "fp32":
+            segment.rows.take(slots, axis=0, out=rows, mode="clip")
+        if planned is not None:
+            planned.table.begin(planned, rows, state)
         if segment.precision == "fp32":
-            values = cast(Floats, rows)
-            segment.rows.take(slots, axis=0, out=values, mode="clip")
-            self._add_changes(values, state, numbers, gradients, step)
+            self._add_changes(cast(Floats, rows), state, owned, gradients, step)
             return
         keys = rounding_keys(numbers, step << _RANK_BITS | rank)
         size = max(1, _BLOCK_VALUES // segment.dim)  # float32 only exists in the cache
         for first in range(0, len(slots), size):
             block = slice(first, first + size)
-            values = widen(cast(Halves, segment.rows.take(slots[block], axis=0, mode="clip")))
-            self._add_changes(values, state[block], numbers[block], gradients[block], step)
+            if planned is None:
+                segment.rows.take(slots[block], axis=0, out=rows[block], mode="clip")
+            values = widen(cast(Halves, rows[block]))
+            self._add_changes(values, state[block], owned[block], gradients[block], step)
             round_stochastically(values, keys[block], cast(Halves, rows[block]))
 
     def _add_changes(self, rows: Floats, state: Floats, numbers: Ints, gradients: Floats, step: int) -> None:
@@ -255,11 +277,14 @@ class Arena:
 
 def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[Segment]:
     """Return the segments of an arena, all zero if `memory` is new. They are its first arrays."""
-    model = job.model
     segments, first = list[Segment](), 0
-    bands = zip(sizes, model.band_dims, model.band_precisions, state_widths(model), strict=True)
-    for size, dim, precision, width in bands:
-        rows, state = memory.array((size, dim), DTYPES[precision]), memory.array((size, width), np.float32)
+    for size, shape in zip(sizes, band_shapes(job.model), strict=True):
+        rows = memory.array((size, shape.dim), DTYPES[shape.precision])
+        state = (
+            memory.array((shape.width, size), np.float32).T
+            if shape.by_column
+            else memory.array((size, shape.width), np.float32)
+        )
         segments.append(Segment(first, rows, state))
         first += size
     return segments

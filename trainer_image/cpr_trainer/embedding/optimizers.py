@@ -8,13 +8,17 @@ value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import sqrt
 from typing import Self, assert_never
 
 import numpy as np
 
+from cpr_contract.choices import Precision
 from cpr_contract.model import ModelSpec, SparseOptimizerSpec, state_width
 from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, ENTRY_COLUMNS
+from cpr_trainer.embedding.placement import counted_tables
 from cpr_trainer.rates import rate_at
 
 
@@ -96,6 +100,10 @@ class Assignment:
         """Return that of a model's tables."""
         return cls([table.rows for table in model.tables], model.table_optimizers)
 
+    def numbers_in(self, table: int, count: int) -> Ints:
+        """Return the number of a row of a table, int64 [count]: the rows of dynamic tables have none of their own."""
+        return np.full(count, self._ends[table] - 1)
+
     def parts(self, numbers: Ints) -> Iterator[tuple[SparseOptimizerSpec, Ints | None]]:
         """Yield each optimizer that has any of these rows, int64 [k], with where in `numbers` they stand; None: all."""
         if len(self.distinct) == 1:
@@ -108,9 +116,31 @@ class Assignment:
                 yield optimizer, found
 
 
-def state_widths(model: ModelSpec) -> tuple[int, ...]:
-    """Return for each band the float32 of optimizer state of a row: as many as any of its tables needs."""
+@dataclass(frozen=True, slots=True)
+class BandShape:
+    """The rows of a band: `dim` values of type `precision`, and `width` float32 of state.
+
+    `by_column`: the state is in memory column after column, because a search reads few of them.
+    """
+
+    dim: int
+    precision: Precision
+    width: int
+    by_column: bool = False
+
+
+def band_shapes(model: ModelSpec) -> tuple[BandShape, ...]:
+    """Return the shape of each band of a `Placement`, with those of cells.
+
+    The state of optimizers is as wide as any table of the band needs it. The entries of a dynamic table follow.
+    """
     widths = [0] * len(model.band_dims)
     for band, dim, optimizer in zip(model.bands, model.table_dims, model.table_optimizers, strict=True):
         widths[band] = max(widths[band], state_width(optimizer.kind, dim))
-    return tuple(widths)
+    dynamic = {model.bands[table] for table in model.dynamic_tables}
+    of_tables = (
+        BandShape(dim, precision, width + ENTRY_COLUMNS * (band in dynamic), band in dynamic)
+        for band, (dim, precision, width) in enumerate(zip(model.band_dims, model.band_precisions, widths, strict=True))
+    )
+    of_cells = BandShape(0, "fp32", CELL_COLUMNS, by_column=True)
+    return (*of_tables, *[of_cells] * len(counted_tables(model)))

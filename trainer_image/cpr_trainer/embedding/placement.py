@@ -37,9 +37,10 @@ _CHUNK = 1 << 16
 class RowChunk:
     """Consecutive slots of a shard and the rows in them. tables, rows: int64 [n]; slot i is first_slot + i.
 
-    All rows are of one band.
+    All rows are of one band. In that of a dynamic table, and of its cells, a row is the number of a slot.
     """
 
+    band: int
     first_slot: int
     tables: Ints
     rows: Ints
@@ -49,7 +50,7 @@ class RowChunk:
 class _Band:
     """The tables of one band. tables: int64 [t], which they are. offsets: int64 [t], the rows of the band before each.
 
-    starts: int64 [S + 1], the first rank of each shard, and `rows` at the end. A shard holds whole runs of `unit` ranks.
+    starts: int64 [S + 1], the first rank of each shard, and `rows` at the end. Shards hold whole runs of `unit` ranks.
     """
 
     tables: Ints
@@ -169,10 +170,18 @@ class Placement:
         """The number of bands there are, with those of cells."""
         return len(self._bands)
 
-    def pages(self, band: int, shard: int) -> Pages | None:
-        """Return the pages of a band on a shard; None if it is of static tables."""
-        of = self._bands[band]
-        return None if of.unit == 1 else Pages.of(of.rows, self.shards, shard)
+    def pages(self, band: int, shard: int) -> Pages:
+        """Return the pages of a dynamic table's band on a shard."""
+        return Pages.of(self._bands[band].rows, self.shards, shard)
+
+    def is_dynamic(self, band: int) -> bool:
+        """Return whether a band is of a dynamic table, or of its cells."""
+        return self._bands[band].unit > 1
+
+    def first_numbers(self, tables: Ints) -> Ints:
+        """Return what is added to ids of tables, int64 [t], to name their rows: nothing to the bits of keys."""
+        dynamic = [self.is_dynamic(band) for band in self.band_of[tables].tolist()]
+        return np.where(dynamic, 0, self.offsets[tables])
 
     def size(self, shard: int) -> int:
         """Return the number of rows on a shard; sizes differ by one at most in each band."""
@@ -262,9 +271,9 @@ class Placement:
     def rows_of(self, shard: int, chunk: int = _CHUNK) -> Iterator[RowChunk]:
         """Yield the rows of a shard in slot order, at most `chunk` (<= 2**19) at a time."""
         first = 0
-        for band in self._bands:
+        for place, band in enumerate(self._bands):
             for tables, rows in band.chunks(shard, chunk):
-                yield RowChunk(first, tables, rows)
+                yield RowChunk(place, first, tables, rows)
                 first += len(rows)
 
 
@@ -334,7 +343,8 @@ class UniqueRows:
 
 def counted_tables(model: ModelSpec) -> tuple[int, ...]:
     """Return the dynamic tables that count keys before they admit them, as indices: they have cells."""
-    return tuple(place for place in model.dynamic_tables if (its := model.tables[place].dynamic) and its.min_steps > 1)
+    rules = ((place, table.dynamic) for place, table in enumerate(model.tables))
+    return tuple(place for place, each in rules if each is not None and each.min_steps > 1)
 
 
 def layout_hash(model: ModelSpec) -> str:

@@ -21,7 +21,7 @@ from cpr_trainer.arrays import Ints, Values
 from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
-from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.encoding import Encoding, RowNames
 from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.link_loop import LinkLoop, LinkStates
@@ -72,6 +72,7 @@ class Exchange(LinkStates):
             job.data.batch_size,
         )
         self._dims = job.model.band_dims
+        self._names = RowNames.of(job)
         self._placement = Placement.of(job.model, job.shards)
         self._seeding = Seeding.of(job.model, job.data.seed)
         self._window = window
@@ -79,7 +80,7 @@ class Exchange(LinkStates):
         self._ring = Ring(job.replay_bytes, file, spill=spill) if self._replays else None
         if file is not None and not self._replays:
             self._ring = Ring(_NO_LIMIT, file, _SMALL_SEGMENT)
-        self._layout = None if file is None else BlockLayout(job.shards, self._dims, self._session.encoding)
+        self._layout = None if file is None else BlockLayout(job.shards, self._dims, self._names)
         super().__init__(LinkLoop(self._session, clock, rng or random.Random()), self._session, clock)
         self.resume(_NO_GENERATION, 0, np.full((job.shards, STATE_WIDTH), -1))
 
@@ -113,7 +114,7 @@ class Exchange(LinkStates):
         if len(self._dims) == 1:
             return (vectors,)
         cells = [vectors[start:end] for start, end in pairwise(rows.extents(self._dims))]
-        bands: Iterator[list[Values]] = (cells[band :: rows.bands] for band in range(rows.bands))
+        bands: Iterator[list[Values]] = (cells[band :: rows.bands] for band in range(len(self._dims)))
         joined = (band[0] if len(band) == 1 else cast(Values, np.concatenate(band)) for band in bands)
         return tuple(band.reshape(-1, dim) for band, dim in zip(joined, self._dims, strict=True))
 
@@ -127,15 +128,17 @@ class Exchange(LinkStates):
         answers after step `as_of`, by default the one before `step`.
         """
         vectors = self.empty_vectors(rows) if vectors is None else vectors
-        numbers = self._session.encoding.pack_numbers(rows.numbers)
+        names, ends = self._names.pack(rows)
         with self._loop.changed:
             lookup = PendingLookup(rows, vectors, self._dims, self._loop.changed)
             for shard in lookup.shards:
-                link, part = self._loop.links[shard], rows.on_shard(shard)
+                link, part = self._loop.links[shard], slice(ends[shard - 1] if shard else 0, ends[shard])
                 if link.skip(step):
                     lookup.put(shard, self._first_values(rows, shard))
                 else:
-                    link.send_lookup(step if as_of is None else as_of + 1, numbers[part], lookup)
+                    on_shard = rows.on_shard(shard)
+                    count, answered_at = on_shard.stop - on_shard.start, step if as_of is None else as_of + 1
+                    link.send_lookup(answered_at, names[part], count, lookup)
             self._send_remaining()
             return lookup
 
@@ -162,33 +165,34 @@ class Exchange(LinkStates):
         send, or may need a push that would be dropped for this one.
         """
         encoding = self._session.encoding
-        numbers = encoding.pack_numbers(rows.numbers)
+        names, ends = self._names.pack(rows)
         bands = gradients if isinstance(gradients, tuple) else (gradients,)
         values = [encoding.pack_values(each) for each in bands]
-        # For each band, where the gradients of each shard end.
+        # For each band of tables, where the gradients of each shard end.
         parts = [
             tuple(accumulate((cell.stop - cell.start for cell in rows.cells(band)), initial=0))
             for band in range(len(bands))
         ]
-        head = () if self._layout is None else (self._layout.head(self._session.counters.generation, rows),)
-        self._prepare_block(*head, numbers, *values)
+        head = () if self._layout is None else (self._layout.head(self._session.counters.generation, rows, ends),)
+        self._prepare_block(*head, names, *values)
         with self._loop.changed:
             self._wait(lambda link: link.pushes.unacknowledged < self._window or link.skip(step), timeout_s)
-            block = self._reserve_block(step, *head, numbers, *values)
+            block = self._reserve_block(step, *head, names, *values)
             noted: Ints | None = None
             if block is not None:
                 block.retain()
                 if self._layout is not None:
                     noted = self._layout.tail_of(block.keep(*head))
                     noted[0] = [link.row_updates for link in self._loop.links]
-                numbers, values = block.keep(numbers), [block.keep(each) for each in values]
+                names, values = block.keep(names), [block.keep(each) for each in values]
                 if noted is not None:
                     block.seal(step)
             self._session.cut_step = cut_step
             for shard, link in enumerate(self._loop.links):
                 mine = tuple(each[ends[shard] : ends[shard + 1]] for each, ends in zip(values, parts, strict=True))
                 order = None if noted is None else noted[1, shard : shard + 1]
-                link.add_push(Push(step, numbers[rows.on_shard(shard)], mine, 0, block, self._replays, noted=order))
+                part = slice(ends[shard - 1] if shard else 0, ends[shard])
+                link.add_push(Push(step, names[part], mine, 0, block, self._replays, noted=order))
             persist(self.resume_state())
             for link in self._loop.links:
                 link.send_on()

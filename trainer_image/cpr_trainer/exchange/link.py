@@ -129,15 +129,15 @@ class Link:
             self.pushes.drop_unacknowledged()
         return True
 
-    def send_lookup(self, step: int, numbers: NDArray[Any], lookup: PendingLookup) -> None:
-        """Request some rows; `lookup` fails at once if the shard is unavailable."""
+    def send_lookup(self, step: int, names: NDArray[Any], count: int, lookup: PendingLookup) -> None:
+        """Request `count` rows; `lookup` fails at once if the shard is unavailable."""
         if self.state is not LinkState.READY:
             lookup.fail(self.peer.index)
             return
         self._ticket = (self._ticket + 1) % 2**32
         self._lookups[self._ticket] = lookup
-        header = self._session.header(Operation.LOOKUP, step, self._ticket, len(numbers), numbers.nbytes)
-        self._send(header, numbers)
+        header = self._session.header(Operation.LOOKUP, step, self._ticket, count, names.nbytes)
+        self._send(header, names)
 
     def count(self, step: int, rows: int) -> None:
         """Count the rows of a step, unless it is counted already."""
@@ -159,7 +159,7 @@ class Link:
     def add_push(self, push: Push) -> None:
         """Queue the push of a step, which is sent until acknowledged. The push of a skipped step is only counted."""
         push = replace(push, row_updates=self.row_updates)
-        self.count(push.step, len(push.numbers))
+        self.count(push.step, push.count)
         if push.step > self.skipped:
             self._expect_received()
             self.pushes.add(push)
@@ -169,9 +169,9 @@ class Link:
         if self.state not in _SERVED:
             return
         for push in self.pushes.next_to_send():
-            header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=push.nbytes)
+            header = self._session.header(Operation.PUSH, push.step, count=push.count, size_bytes=push.nbytes)
             header = replace(header, row_updates=push.row_updates, order=push.order, ticket=self._push_number)
-            self._send(header, push.numbers, *push.values)
+            self._send(header, push.names, *push.values)
         if self.pushes.all_sent:
             self.state = LinkState.READY
 

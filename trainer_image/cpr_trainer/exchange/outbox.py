@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints, Values
 from cpr_trainer.embedding.placement import UniqueRows
-from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.encoding import RowNames
 from cpr_trainer.exchange.ring import Block
 
 #: Pushes in flight at a time: at least, at most, and the limit of their bytes above the least. The shard buffers them
@@ -26,7 +26,7 @@ _OF_RING, STATE_WIDTH = 3, 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Push:
-    """The changes of a step on one shard, in their wire types. numbers: [k]. values: [k_b, D_b] each.
+    """The changes of a step on one shard, in their wire types. names: see `RowNames`. values: [k_b, D_b] each.
 
     row_updates: rows in all earlier pushes of this trainer's rank to the shard. block: the memory of the arrays; None:
     they have their own. protected: a push with a block is kept until a save protects it, otherwise until it is
@@ -35,7 +35,7 @@ class Push:
     """
 
     step: int
-    numbers: NDArray[Any]
+    names: NDArray[Any]
     values: tuple[Values, ...]
     row_updates: int
     block: Block | None = None
@@ -46,7 +46,12 @@ class Push:
     @property
     def nbytes(self) -> int:
         """The size of its arrays."""
-        return self.numbers.nbytes + sum(each.nbytes for each in self.values)
+        return self.names.nbytes + sum(each.nbytes for each in self.values)
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return sum(map(len, self.values))
 
 
 class Outbox:
@@ -198,18 +203,20 @@ def _release(push: Push) -> None:
 class BlockLayout:
     """The layout of a block with one step's pushes to all shards, from which the next process reads them.
 
-    A block begins with a head, int64: three numbers of the ring, the generation, where the rows of each shard end, and
-    those of each of its bands; then for each shard the row updates before, and the push's place among those of all
-    ranks, which is written later. dims: of each band.
+    A block begins with a head, int64: three numbers of the ring, the generation, where the names of each shard's rows
+    end, and the rows of each of its bands; then for each shard the row updates before, and the push's place among those
+    of all ranks, which is written later. dims: of each band.
     """
 
     shards: int
     dims: tuple[int, ...]
-    encoding: Encoding
+    names: RowNames
 
-    def head(self, generation: int, rows: UniqueRows) -> Ints:
-        """Return the head of a block for these rows, with zeros for the last numbers of each shard."""
-        ends = [rows.on_shard(shard).stop for shard in range(self.shards)]
+    def head(self, generation: int, rows: UniqueRows, ends: Sequence[int]) -> Ints:
+        """Return the head of a block for these rows, with zeros for the last numbers of each shard.
+
+        ends: where their names end, of each shard.
+        """
         bands = [np.cumsum([cell.stop - cell.start for cell in rows.cells(band)]) for band in range(len(self.dims))]
         return np.concatenate(([0] * _OF_RING, [generation], ends, *bands, [0] * 2 * self.shards)).astype(np.int64)
 
@@ -222,23 +229,23 @@ class BlockLayout:
         shards, bands = self.shards, len(self.dims)
         head: Ints = block.read((_OF_RING + 1 + shards * (3 + bands),), np.int64)
         ends = head[_OF_RING + 1 : _OF_RING + 1 + shards * (1 + bands)].reshape(1 + bands, shards).tolist()
-        numbers = block.read((ends[0][-1],), np.dtype(f"<i{self.encoding.number_bytes}"))
+        names = block.read((ends[0][-1],), self.names.dtype)
         values = [
-            block.read((of_band[-1], dim), self.encoding.dtype)
+            block.read((of_band[-1], dim), self.names.encoding.dtype)
             for of_band, dim in zip(ends[1:], self.dims, strict=True)
         ]
         step, generation = head[_OF_RING - 1 : _OF_RING + 1].tolist()
-        return StoredStep(step, generation, block, numbers, values, ends, self.tail_of(head))
+        return StoredStep(step, generation, block, names, values, ends, self.tail_of(head))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredStep:
-    """One step's pushes to all shards, in a block. ends: where each shard's numbers end, then those of each band."""
+    """One step's pushes to all shards, in a block. ends: where each shard's names end, then the rows of each band."""
 
     step: int
     generation: int
     block: Block
-    numbers: NDArray[Any]
+    names: NDArray[Any]
     values: Sequence[Values]
     ends: Sequence[Sequence[int]]
     tail_of: Ints
@@ -250,7 +257,7 @@ class StoredStep:
         row_updates, order = self.tail_of[:, shard].tolist()
         noted = self.tail_of[1, shard : shard + 1]
         return Push(
-            self.step, self.numbers[parts[0]], values, row_updates, self.block, protected, order=order, noted=noted
+            self.step, self.names[parts[0]], values, row_updates, self.block, protected, order=order, noted=noted
         )
 
 

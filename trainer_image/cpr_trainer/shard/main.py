@@ -24,7 +24,6 @@ from cpr_trainer.embedding.memory import Memory, Prefaulter, SizeOf
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.priority import make_tracker, population_of
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.runtime import (
     BadSpecError,
     Environment,
@@ -140,7 +139,7 @@ class _Shard:
             lifecycle.identity,
             service,
             trainers=first.trainers,
-            limit_bytes=service.encoding.payload_bytes(Operation.PUSH, len(arena), arena.values),
+            limit_bytes=service.largest_push_bytes,
             newest=self._control_block.newest_trainers,
             parity_server=None if parity is None else parity.server,
         )

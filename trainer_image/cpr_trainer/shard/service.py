@@ -14,11 +14,12 @@ from typing import Any, Protocol, assert_never
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
-from cpr_trainer.arrays import Ints
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.dynamic.rows import dynamic_rows
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.encoding import Encoding, FrameRows, RowNames
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.runtime import Trace
 from cpr_trainer.shard.state import Admission, Progress, admit_push, after_push, order_of
@@ -67,6 +68,7 @@ class Service:
     def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
         self.arena = arena
         self.encoding = Encoding.of(job)
+        self.dynamic = dynamic_rows(job, placement, index, arena.segments)
         self.counters = Counters(roster=0, group=0, generation=0)
         self.newest_save: SaveRef | None = None
         self.saved_steps: tuple[int, ...] = ()
@@ -85,15 +87,17 @@ class Service:
         self.metrics = metrics
         self.push_waits = False
         self._job = job
-        self._narrowest, self._widest = min(job.model.dims), max(job.model.dims)
+        self._names = RowNames.of(job)
         self._placement = placement
         self._index = index
         self._clients: list[Client] = []
         self._backlogs_changed = False
 
     def start(self, progress: Progress) -> None:
-        """Serve from here on, and notify all clients."""
+        """Serve from here on, and notify all clients. A save, parity or an earlier process has written the rows."""
         self.progress = progress
+        for table in self.dynamic:
+            table.reload()
         self.on_serving()
         for client in self._clients:
             client.send(self.answer(client.rank, progress.generation))
@@ -221,7 +225,6 @@ class Service:
     def _handle(self, client: Client, frame: Frame) -> bool:
         """Handle one lookup or push; False if it must wait."""
         header, progress = frame.header, self.progress
-        self._check_size(header, header.count * self._narrowest, header.count * self._widest)
         if progress is None or header.generation != progress.generation:
             client.send(self.answer(client.rank, header.generation))
             return True
@@ -240,10 +243,14 @@ class Service:
         return progress.replay_barrier.open
 
     def _look_up(self, client: Client, frame: Frame) -> None:
-        slots, _ = self._slots(frame)
-        vectors = [self.encoding.pack_values(rows) for rows in self.arena.read(slots)]
+        rows, slots, _ = self._rows(frame)
+        found = [*self.arena.read(slots)]
+        for table, keys in zip(self.dynamic, rows.keys, strict=True):
+            found[table.band] = table.read(keys, frame.header.step)
+        vectors = [self.encoding.pack_values(each) for each in found]
         self.trace.lap("look up")
-        ticket, count, size_bytes = frame.header.ticket, len(slots), sum(each.nbytes for each in vectors)
+        header = frame.header
+        ticket, count, size_bytes = header.ticket, header.count, sum(each.nbytes for each in vectors)
         header = self._header(Operation.VECTORS, client.rank, ticket, count=count, size_bytes=size_bytes)
         client.send(header, *vectors)
         self.metrics.rows_read.inc(count)
@@ -296,10 +303,10 @@ class Service:
         if not progress.replayed and progress.replay_barrier.replays(header.rank, header.step):
             progress.replay_began = monotonic()
         if header.count:
-            slots, numbers = self._slots(frame)
-            gradients = self.arena.split(slots, self.encoding.unpack_values(frame.payload, header.count))
+            rows, slots, values = self._rows(frame)
+            gradients = self.arena.split(slots, values)
             self.before_change(slots)
-            if not self.arena.apply(slots, numbers, gradients, header.step, header.pack(), rank=header.rank):
+            if not self.arena.apply(slots, rows.numbers, gradients, header.step, header.pack(), rank=header.rank):
                 return False
             self.on_change(slots)
         self._account(progress, header)
@@ -339,26 +346,34 @@ class Service:
         progress.dirty = False
         self.persist()
 
-    def _slots(self, frame: Frame) -> tuple[Ints, Ints]:
-        """Return the slots and the numbers of the rows that a frame names. Raises FrameError."""
+    @property
+    def largest_push_bytes(self) -> int:
+        """The payload of a push of all rows."""
+        return self._names.most_bytes(len(self.arena)) + self.arena.values * self.encoding.dtype.itemsize
+
+    def _rows(self, frame: Frame) -> tuple[FrameRows, Ints, Floats]:
+        """Return the rows that a frame names, the slots of the static ones, and the values of a push, [v].
+
+        Raises FrameError unless all are of this shard, in the order of the frame, and the payload has their size.
+        """
         header = frame.header
-        numbers = self.encoding.unpack_numbers(frame.payload, header.count)
+        rows, rest = self._names.unpack(frame.payload, header.count)
+        values = 0
         try:
-            slots = self._placement.slots_on(self._index, numbers)
+            slots = self._placement.slots_on(self._index, rows.numbers)
+            for table, keys in zip(self.dynamic, rows.keys, strict=True):
+                values += table.values_of(keys)
         except ValueError as error:
             raise FrameError(str(error)) from error
-        if len(self.arena.segments) > 1:  # with one dim, the count determines the size
-            if not (slots[1:] > slots[:-1]).all():
-                raise FrameError("rows of several dims are not in the order of their places")
-            values = self.arena.values_in(slots)
-            self._check_size(header, values, values)
-        return slots, numbers
-
-    def _check_size(self, header: Header, least: int, most: int) -> None:
-        """Raise FrameError unless a frame's payload has the size of its rows with `least` to `most` values in all."""
-        low, high = (self.encoding.payload_bytes(header.operation, header.count, values) for values in (least, most))
-        if not low <= header.payload_bytes <= high:
-            raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
+        # With one dim, the count determines the size, and the order does not matter.
+        if len(self.arena.segments) > 1 and not (slots[1:] > slots[:-1]).all():
+            raise FrameError("rows of several dims are not in the order of their places")
+        values += self.arena.values_in(slots)
+        pushed = values if header.operation is Operation.PUSH else 0
+        if len(rest) != pushed * self.encoding.dtype.itemsize:
+            size_bytes = header.payload_bytes
+            raise FrameError(f"{size_bytes} bytes are no {header.operation.name} of {header.count} rows")
+        return rows, slots, self.encoding.unpack_values(rest)
 
     def _header(
         self, operation: Operation, rank: int, ticket: int = 0, *, count: int = 0, size_bytes: int = 0

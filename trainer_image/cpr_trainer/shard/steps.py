@@ -11,9 +11,8 @@ decides that, never a time-out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from time import monotonic
 
 import numpy as np
@@ -21,11 +20,14 @@ import numpy as np
 from cpr_contract.spec import JobSpec, steps_in
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.dynamic.pages import first_of_runs
+from cpr_trainer.embedding.dynamic.rows import DynamicRows, PlannedRows
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.shard.service import Client, Service
 from cpr_trainer.shard.state import Progress, after_push, order_of
 from cpr_trainer.shard.status import Metrics
+from cprjob_serving.hashes import U64
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,40 +73,66 @@ def due_step(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contribution:
-    """The gradients of a rank, or of several, in a step. slots, numbers: int64 [k], slots ascending.
+class BandRows:
+    """Gradients of different rows of a band. at: [k], ascending: int64 slots, or uint64 keys of a dynamic table.
 
-    gradients: float32 [k_b, D_b] of each segment of the arena.
+    numbers: int64 [k], of the rows, or the bits of the keys. gradients: float32 [k, D].
     """
+
+    at: Ints | U64
+    numbers: Ints
+    gradients: Floats
+
+
+#: The gradients of a rank, or of several, in a step, by band.
+Contribution = tuple[BandRows, ...]
+
+
+def merge(parts: Sequence[Contribution]) -> Contribution:
+    """Return the sum of contributions. Each row is summed in their order, so the bits depend on nothing else."""
+    return parts[0] if len(parts) == 1 else tuple(map(_merge_band, zip(*parts, strict=True)))
+
+
+def _merge_band(parts: Sequence[BandRows]) -> BandRows:
+    # `np.unique` builds a hash table, in twenty times the time of this sort of few ascending runs.
+    every = np.sort(np.concatenate([part.at for part in parts]), kind="stable")
+    merged = every[first_of_runs(every)]
+    numbers = np.empty(len(merged), np.int64)
+    total = np.zeros((len(merged), parts[0].gradients.shape[1]), parts[0].gradients.dtype)
+    for part in parts:
+        places = np.searchsorted(merged, part.at)
+        numbers[places] = part.numbers
+        total[places] += part.gradients
+    return BandRows(merged, numbers, total)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowChanges:
+    """The arguments of `Arena.apply` for a merged step."""
 
     slots: Ints
     numbers: Ints
     gradients: tuple[Floats, ...]
+    planned: tuple[PlannedRows, ...]
 
 
-def merge(parts: Sequence[Contribution], bounds: Callable[[Ints], Sequence[int]]) -> Contribution:
-    """Return the sum of contributions. Each row is summed in their order, so the bits depend on nothing else.
-
-    bounds: returns where in ascending slots those of each segment begin, and their number (`Arena.bounds`).
-    """
-    if len(parts) == 1:
-        return parts[0]
-    # `np.unique` builds a hash table, in twenty times the time of this sort of few ascending runs.
-    every: Ints = np.sort(np.concatenate([part.slots for part in parts]), kind="stable")
-    slots = every[np.flatnonzero(np.diff(every, prepend=-1))]
-    numbers = np.empty_like(slots)
-    edges = bounds(slots)
-    sums = tuple(
-        np.zeros((end - start, of_one.shape[1]), of_one.dtype)
-        for (start, end), of_one in zip(pairwise(edges), parts[0].gradients, strict=True)
+def plan_changes(merged: Contribution, tables: Sequence[DynamicRows], step: int) -> RowChanges:
+    """Return what a step changes. A key without a row drops its gradient; cells come after the rows of all bands."""
+    rows, planned = [*merged], list[PlannedRows]()
+    for table in tables:
+        of_keys = merged[table.band]
+        update = table.plan(of_keys.numbers.view(np.uint64), step)
+        slots, places = update.changed()
+        numbers, gradients = of_keys.numbers[places], of_keys.gradients[places]
+        rows[table.band] = BandRows(slots + table.first_slot, numbers, gradients)
+        planned.append(PlannedRows(table, update, places))
+    cells = (each.update.cells + each.table.first_cell for each in planned)
+    return RowChanges(
+        np.concatenate([*(each.at.view(np.int64) for each in rows), *cells]),
+        np.concatenate([each.numbers for each in rows]),
+        tuple(each.gradients for each in rows),
+        tuple(planned),
     )
-    for part in parts:
-        at = np.searchsorted(slots, part.slots)
-        numbers[at] = part.numbers
-        inside = pairwise(bounds(part.slots))
-        for total, mine, first, (start, end) in zip(sums, part.gradients, edges[:-1], inside, strict=True):
-            total[at[start:end] - first] += mine
-    return Contribution(slots, numbers, sums)
 
 
 class StepService(Service):
@@ -198,16 +226,24 @@ class StepService(Service):
     def _merge(self, due: DueStep) -> Contribution:
         """Return the sum of the contributions, which is computed once."""
         if self._merged is None or self._merged[0] != due:
-            self._merged = due, merge([self._held[rank][1] for rank in due.ranks], self.arena.bounds)
+            self._merged = due, merge([self._held[rank][1] for rank in due.ranks])
         return self._merged[1]
 
     def _contribution(self, frame: Frame) -> Contribution:
-        slots, numbers = self._slots(frame)
+        rows, slots, values = self._rows(frame)
         if not (slots[1:] > slots[:-1]).all():
             raise FrameError("rows are not in the order of their places")
-        return Contribution(
-            slots, numbers, self.arena.split(slots, self.encoding.unpack_values(frame.payload, len(slots)))
-        )
+        tables = {table.band: keys for table, keys in zip(self.dynamic, rows.keys, strict=True)}
+        found, first = list[BandRows](), 0
+        edges = self.arena.bounds(slots)
+        for band, dim in enumerate(self._job.model.band_dims):
+            at, numbers = slots[edges[band] : edges[band + 1]], rows.numbers[edges[band] : edges[band + 1]]
+            if band in tables:
+                at, numbers = tables[band], tables[band].view(np.int64)
+            last = first + len(at) * dim
+            found.append(BandRows(at, numbers, values[first:last].reshape(-1, dim)))
+            first = last
+        return tuple(found)
 
     def _apply_due(self, progress: Progress) -> None:
         """Apply all steps that are due. A save in progress may have to read on first."""
@@ -229,17 +265,20 @@ class StepService(Service):
     def _apply_step(self, progress: Progress, due: DueStep) -> bool:
         """Apply the sum of the contributions; False while the undo log of a save has no space for it."""
         headers = [self._held[rank][0] for rank in due.ranks]
-        merged = self._merge(due)
-        if len(merged.slots):
-            self.before_change(merged.slots)
+        changes = plan_changes(self._merge(due), self.dynamic, due.step)
+        if len(changes.slots):
+            self.before_change(changes.slots)
             note = b"".join(header.pack() for header in headers)
-            if not self.arena.apply(merged.slots, merged.numbers, merged.gradients, due.step, note):
+            applied = self.arena.apply(
+                changes.slots, changes.numbers, changes.gradients, due.step, note, planned=changes.planned
+            )
+            if not applied:
                 return False
-            self.on_change(merged.slots)
+            self.on_change(changes.slots)
         if not progress.replayed and any(progress.replay_barrier.replays(each.rank, each.step) for each in headers):
             progress.replay_began = monotonic()
         self.metrics.pushes.labels("apply").inc(len(headers))
-        self.metrics.rows_changed.inc(len(merged.slots))
+        self.metrics.rows_changed.inc(len(changes.slots))
         self.trace.lap("apply")
         self.trace.end(due.step)
         return True

@@ -163,7 +163,7 @@ def record_bytes(dim: int, bits: ValueBits) -> int:
     Value d of a row is low + (high - low) * code[d] / (2**bits - 1): both ends are exact, and decoded rows encode to
     records that decode to the same values.
     """
-    return bits // 8 * dim if bits in _IN_MEMORY.values() else _ENDS_BYTES + packed_bytes(dim, bits)
+    return bits // 8 * dim if bits in _IN_MEMORY.values() or not dim else _ENDS_BYTES + packed_bytes(dim, bits)
 
 
 def encode_rows(values: Values, bits: ValueBits) -> Bytes:
@@ -173,7 +173,7 @@ def encode_rows(values: Values, bits: ValueBits) -> Bytes:
     is made small. Raises DivergedError for values that fewer bits than in memory cannot hold:
     infinite ones, those that are no number, or larger than half the largest float32.
     """
-    if bits in _IN_MEMORY.values():
+    if bits in _IN_MEMORY.values() or not values.shape[1]:
         return np.ascontiguousarray(values).view(np.uint8)
     rows = as_floats(values)
     for block in _blocks(rows):
@@ -196,7 +196,7 @@ def encode_rows(values: Values, bits: ValueBits) -> Bytes:
 
 def decode_rows(records: Bytes, dim: int, bits: ValueBits) -> Floats:
     """Return the rows, float32 [n, dim], of records, uint8 [n, record_bytes], C-contiguous."""
-    if bits == EXACT:
+    if bits == EXACT or not dim:
         return records.view(_FLOAT).astype(np.float32, copy=False)
     if bits == _IN_MEMORY["bf16"]:
         return widen(records.view(np.uint16))

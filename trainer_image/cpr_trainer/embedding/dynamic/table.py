@@ -9,8 +9,9 @@ no entry that it pushes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,10 @@ class Changes:
     waiting: int
     dropped: int
     full: int
+
+    def plus(self, other: Changes) -> Changes:
+        """Return the sum of both."""
+        return Changes(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

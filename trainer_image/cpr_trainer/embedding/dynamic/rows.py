@@ -1,0 +1,136 @@
+"""A dynamic table in the arena of a shard: its entries are the last columns of its rows' state.
+
+Cells are the state of rows without values, in a segment of their own. The arena stores both, from its redo record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cpr_contract.model import TableSpec
+from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Floats, Ints, Values
+from cpr_trainer.embedding.bfloat16 import converted
+from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules
+from cpr_trainer.embedding.dynamic.pages import Pages
+from cpr_trainer.embedding.dynamic.table import Changes, DynamicTable, Update
+from cpr_trainer.embedding.placement import Placement, counted_tables
+from cpr_trainer.embedding.segments import Seeding, Segment
+from cprjob_serving.hashes import U64
+
+
+class DynamicRows:
+    """Table number `table` of a model, in some segments of an arena; `band` and `cell_band` are their numbers.
+
+    counted: the effects of all steps since the process began. A table that admits at the first push has no cells.
+    """
+
+    def __init__(  # noqa: PLR0913 -- the table, and its place in the arena
+        self,
+        table: int,
+        spec: TableSpec,
+        pages: Pages,
+        seeding: Seeding,
+        *,
+        band: int,
+        rows: Segment,
+        cell_band: int | None,
+        cells: Segment | None,
+    ) -> None:
+        assert spec.dynamic is not None, "the rules of a dynamic table"
+        self.table, self.band, self.cell_band = table, band, cell_band
+        self.first_slot, self.first_cell = rows.first, 0 if cells is None else cells.first
+        self.counted = Changes(0, 0, 0, 0, 0, 0)
+        self._zero = spec.dynamic.default == "Zero"
+        self._rules, self._pages, self._seeding = Rules.of(spec.dynamic), pages, seeding
+        self._rows, self._cells = rows, cells
+
+    def reload(self) -> None:
+        """Derive everything anew: the rows have changed otherwise than by a step."""
+        self.__dict__.pop("entries", None)
+
+    @cached_property
+    def entries(self) -> DynamicTable:
+        """The entries. They are read when this is first used."""
+        columns = Entries.of(self._rows.state, None if self._cells is None else self._cells.state)
+        return DynamicTable(self._pages, self._rules, columns)
+
+    def values_of(self, keys: U64) -> int:
+        """Return the number of values of the vectors of keys, uint64 [k].
+
+        Raises ValueError unless they are ascending, all different, and of this shard.
+        """
+        if not (keys[1:] > keys[:-1]).all():
+            raise ValueError("keys are not in ascending order")
+        self._pages.positions(keys)
+        return len(keys) * self._rows.dim
+
+    def read(self, keys: U64, step: int) -> Values:
+        """Return the vectors of keys at a step, [k, D] in the type of the rows. keys: uint64 [k], ascending."""
+        slots = self.entries.find(keys, step)
+        vectors = self._rows.rows.take(np.maximum(slots, 0), axis=0)
+        unknown = slots < 0
+        vectors[unknown] = converted(self._first_values(keys[unknown]), vectors.dtype)
+        return vectors
+
+    def plan(self, keys: U64, step: int) -> Update:
+        """Plan a step with the keys of all ranks, uint64 [k]."""
+        return self.entries.plan(step, [keys])
+
+    def begin(self, planned: PlannedRows, rows: Values, state: Floats) -> None:
+        """Give rows of new keys their first values, and all rows their entries, before the optimizer's step, in place.
+
+        rows: [k, D], as they are. state: float32 [k, W].
+        """
+        update, places = planned.update, planned.places
+        new = np.flatnonzero(update.inserted[places])
+        rows[new] = converted(self._first_values(update.keys[places[new]]), rows.dtype)
+        state[new] = 0.0
+        state.view(np.uint32)[:, -ENTRY_COLUMNS:] = update.entries_at(places)
+
+    def note(self, update: Update) -> None:
+        """Note a step that is in the rows now."""
+        self.entries.note(update)
+        self.counted = self.counted.plus(update.changes)
+
+    def _first_values(self, keys: U64) -> Floats:
+        if self._zero:
+            return np.zeros((len(keys), self._rows.dim), np.float32)
+        return self._seeding.values(np.full(len(keys), self.table, np.int64), keys.view(np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedRows:
+    """The rows of a table that a step changes. places: int64 [k], those in `update.keys` of the keys of these rows."""
+
+    table: DynamicRows
+    update: Update
+    places: Ints
+
+
+def dynamic_rows(
+    job: JobSpec, placement: Placement, index: int, segments: Sequence[Segment]
+) -> tuple[DynamicRows, ...]:
+    """Return the dynamic tables on shard `index`, in the order of their bands. segments: of its arena."""
+    model, seeding = job.model, Seeding.of(job.model, job.data.seed)
+    counted, found = counted_tables(model), []
+    for table in model.dynamic_tables:
+        band = model.bands[table]
+        cell_band = placement.table_bands + counted.index(table) if table in counted else None
+        found.append(
+            DynamicRows(
+                table,
+                model.tables[table],
+                placement.pages(band, index),
+                seeding,
+                band=band,
+                rows=segments[band],
+                cell_band=cell_band,
+                cells=None if cell_band is None else segments[cell_band],
+            )
+        )
+    return tuple(found)
