@@ -53,11 +53,10 @@ class DynamicShard:
         rows, found = find_access(self.placement, ids).unique, list[BandRows]()
         for band, dim in enumerate(self.job.model.band_dims):
             numbers = rows.numbers[rows.cells(band)[self.index]]
-            at = numbers.view(np.uint64)
-            if not self.placement.is_dynamic(band):
-                at = self.placement.slots_on(self.index, numbers)
+            is_dynamic = self.placement.is_dynamic(band)
+            at = numbers.view(np.uint64) if is_dynamic else self.placement.slots_on(self.index, numbers)
             mixed = numbers[:, None] * 2654435761 + (np.arange(dim) + seed) * 40503
-            found.append(BandRows(at, numbers, (mixed % 2001 - 1000).astype(np.float32) / 1000))
+            found.append(BandRows(at, numbers, (mixed % 2001 - 1000).astype(np.float32) / np.float32(1000)))
         return tuple(found)
 
     def contents(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:

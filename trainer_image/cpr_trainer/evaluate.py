@@ -13,7 +13,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.manifests import DataManifest, DenseManifest, data_key
 from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.format.records import read_fitting_anchor, read_frozen, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.loading import load_anchor
@@ -21,6 +21,8 @@ from cpr_trainer.data.dataset import Batch, Dataset
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.open import Find, evaluation_data, evaluation_rows, files_of, indices_of_manifest, open_evaluation
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
+from cpr_trainer.embedding.bfloat16 import as_floats
+from cpr_trainer.embedding.dynamic.rows import dynamic_rows
 from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
@@ -29,6 +31,7 @@ from cpr_trainer.model.entrypoint import set_training, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.runtime import BadSpecError, data_access, read_job, read_request, store_access
 from cpr_trainer.store import Store, open_store
+from cprjob_serving.hashes import U64
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
@@ -66,13 +69,15 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     replica = DenseReplica(job.model, job.data.seed)
     replica.load(read_tensors(store, manifest))
     placement = Placement.of(job.model, len(manifest.shards))
-    accesses = (find_access(placement, batch.ids) for batch in _batches(job, dataset))
-    needed = np.unique(np.concatenate([access.unique.numbers for access in accesses]))
-    saved = _vectors(job, store, manifest, placement, needed)
+    accesses = [find_access(placement, batch.ids).unique for batch in _batches(job, dataset)]
+    needed = (
+        np.unique(np.concatenate([_names(rows, band) for rows in accesses])) for band in range(placement.table_bands)
+    )
+    saved = _vectors(job, store, manifest, placement, [*needed])
 
     def fetch(rows: UniqueRows) -> Rows:
-        numbers = (rows.of_band(rows.numbers, band) for band in range(rows.bands))
-        found = (vectors[np.searchsorted(known, mine)] for (known, vectors), mine in zip(saved, numbers, strict=True))
+        each_band = enumerate(saved)
+        found = (vectors[np.searchsorted(known, _names(rows, band))] for band, (known, vectors) in each_band)
         return as_rows(tuple(map(torch.from_numpy, found)))
 
     found: list[tuple[Batch, Tensor]] = []
@@ -134,16 +139,29 @@ def _batches(job: JobSpec, dataset: Dataset) -> Iterator[Batch]:
         yield dataset.take(np.arange(first, min(first + size, rows.stop)))
 
 
+def _names(rows: UniqueRows, band: int) -> U64:
+    """Return the numbers or keys of the rows of a band, uint64 [k]."""
+    return rows.of_band(rows.numbers, band).view(np.uint64)
+
+
 def _vectors(
-    job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, numbers: Ints
-) -> list[tuple[Ints, Floats]]:
-    """Return for each band which of these numbers (ascending) are of it, and their saved rows, float32 [k_b, D_b]."""
-    bands = placement.band_of[placement.tables_of(numbers)[0]]
-    shards, slots = placement.locate(numbers)
-    found = [np.empty((int((bands == band).sum()), dim), np.float32) for band, dim in enumerate(job.model.band_dims)]
+    job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, needed: Sequence[U64]
+) -> list[tuple[U64, Floats]]:
+    """Return for each band these rows, by their ascending numbers or keys, and their saved vectors, float32 [k, D].
+
+    A dynamic table is read as of the step of the anchor.
+    """
+    vectors = [np.empty((len(names), dim), np.float32) for names, dim in zip(needed, job.model.band_dims, strict=True)]
     for index in range(placement.shards):
         local = load_anchor(store, job, manifest, placement, index)
-        for band, (vectors, segment) in enumerate(zip(found, local.arena.segments, strict=True)):
-            here = shards[bands == band] == index
-            vectors[here] = segment.read(segment.within(slots[bands == band][here]))
-    return [(numbers[bands == band], vectors) for band, vectors in enumerate(found)]
+        tables = {each.band: each for each in dynamic_rows(job, placement, index, local.arena.segments)}
+        for band, (names, found) in enumerate(zip(needed, vectors, strict=True)):
+            table, segment = tables.get(band), local.arena.segments[band]
+            if table is not None:
+                here = placement.places_of_keys(band, names.view(np.int64)) == segment.first + placement.starts[index]
+                found[here] = as_floats(table.read(names[here], manifest.step))
+            else:
+                shards, slots = placement.locate(names.view(np.int64))
+                here = shards == index
+                found[here] = segment.read(segment.within(slots[here]))
+    return [*zip(needed, vectors, strict=True)]

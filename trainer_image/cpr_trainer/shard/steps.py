@@ -237,9 +237,9 @@ class StepService(Service):
         found, first = list[BandRows](), 0
         edges = self.arena.bounds(slots)
         for band, dim in enumerate(self._job.model.band_dims):
-            at, numbers = slots[edges[band] : edges[band + 1]], rows.numbers[edges[band] : edges[band + 1]]
-            if band in tables:
-                at, numbers = tables[band], tables[band].view(np.int64)
+            mine = slice(edges[band], edges[band + 1])
+            keys = tables.get(band)
+            at, numbers = (slots[mine], rows.numbers[mine]) if keys is None else (keys, keys.view(np.int64))
             last = first + len(at) * dim
             found.append(BandRows(at, numbers, values[first:last].reshape(-1, dim)))
             first = last
