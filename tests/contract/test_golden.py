@@ -18,7 +18,7 @@ import pytest
 from cpr_contract import CONTRACT_VERSION, env, manifests, model, reports, roster, spec
 from cpr_contract.choices import DenseSync, SparseUpdates
 from cpr_contract.codec import from_dict, to_dict, to_json
-from cpr_contract.model import OptimizerSpec, SparseOptimizerSpec
+from cpr_contract.model import DynamicSpec, OptimizerSpec, SparseOptimizerSpec
 from cpr_contract.reports import PERMANENT, ExitCode, ShardState, TrainerState
 from cpr_contract.spec import samples_at, steps_in
 
@@ -122,12 +122,12 @@ def earlier(name: str, *without: str, **changed: Any) -> Any:
 
 def test_job_without_optimizers_of_tables_is_read() -> None:
     job = earlier("job_spec", "tables.optimizer", sparse_optimizer={"kind": "RowWiseAdagrad", "learning_rate": 0.05})
-    assert job.model.table_optimizers == 4 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
+    assert job.model.table_optimizers == 5 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
 
 
 def test_job_without_features_is_read() -> None:
     model = earlier("job_spec", "model.features", "model.numeric").model
-    assert (model.features, model.feature_tables, model.dense_width) == ((), (0, 1, 2, 3), 13)
+    assert (model.features, model.feature_tables, model.dense_width) == ((), (0, 1, 2, 3, 4), 13)
 
 
 def test_job_without_schedules_is_read() -> None:
@@ -138,19 +138,24 @@ def test_job_without_schedules_is_read() -> None:
 
 
 def test_documents_without_dims_are_read() -> None:
-    assert earlier("job_spec", "tables.dim").model.table_dims == (16, 16, 16, 16)
+    assert earlier("job_spec", "tables.dim").model.table_dims == (16, 16, 16, 16, 16)
     assert earlier("shard_manifest", "further").spans == ((78750, 105000),)
 
 
 def test_job_without_precisions_of_tables_has_float32() -> None:
-    assert read("job_spec").model.table_precisions == ("fp32", "fp32", "fp32", "bf16")
-    assert earlier("job_spec", "tables.precision").model.table_precisions == 4 * ("fp32",)
+    assert read("job_spec").model.table_precisions == ("fp32", "fp32", "fp32", "bf16", "fp32")
+    assert earlier("job_spec", "tables.precision").model.table_precisions == 5 * ("fp32",)
+
+
+def test_job_without_rules_of_dynamic_tables_has_none() -> None:
+    assert read("job_spec").model.tables[-1].dynamic == DynamicSpec(2, "Pushes", 1000, 20000, "Zero")
+    assert not earlier("job_spec", "tables.dynamic").model.has_dynamic_tables
 
 
 def test_documents_without_ids_mean_cpr64() -> None:
-    fields_of_ids = ("ids", "out_of_range", "hash_seed", "vocabulary", "min_count")
+    fields_of_ids = ("ids", "out_of_range", "hash_seed", "vocabulary", "min_count", "dynamic")
     model = earlier("job_spec", *(f"tables.{field}" for field in fields_of_ids)).model
-    assert [table.ids for table in model.tables] == 4 * ["CPR64"]
+    assert [table.ids for table in model.tables] == 5 * ["CPR64"]
     assert earlier("dense_manifest", "ids").ids == model.table_ids == ()
 
 
@@ -172,7 +177,10 @@ def test_shards_merge_pushes_of_several_trainers_in_lockstep(
     sparse_updates: SparseUpdates, dense_sync: DenseSync, trainers: int
 ) -> None:
     job = replace(read("job_spec"), sparse_updates=sparse_updates, dense_sync=dense_sync, trainers=trainers)
-    assert job.per_step is (sparse_updates == "PerStep" and dense_sync == "AllReduce" and trainers > 1)
+    merges = sparse_updates == "PerStep" and dense_sync == "AllReduce"
+    assert job.per_step is merges, "of a single trainer, too: lookups of dynamic tables wait for their step"
+    static = replace(job, model=replace(job.model, tables=job.model.tables[:-1]))
+    assert static.per_step is (merges and trainers > 1)
 
 
 def test_documents_have_an_example_with_every_field() -> None:

@@ -18,6 +18,7 @@ from support.documents import (
     Edits,
     bound,
 )
+from support.dynamic_cases import DYNAMIC_BOUNDS
 
 
 def many_features(count: int) -> Edits:
@@ -160,6 +161,7 @@ BOUNDS = (
     ),
     Case("spec.model.tables[0].ids", CRITEO | NUMBERED, CRITEO | {"spec.model.tables.0.ids": "MD5"}),
     bound("spec.model.tables.0.outOfRange", "Fail", "Clip", under=CRITEO | NUMBERED),
+    *DYNAMIC_BOUNDS,
     bound("spec.data.columns.separator", "\u00b7", "||", under=CSV | BAG),
     bound("spec.data.columns.separator", ",", '"', under=CSV | BAG),
     bound("spec.data.shuffleRows", 1024, 1000),

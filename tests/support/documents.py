@@ -87,6 +87,7 @@ FEATURES: Edits = PARQUET | {"spec.data.columns.categories": []} | LISTED
 OWN_MODEL: Edits = {"spec.model.entrypoint": "my.package:Network"}
 BAG: Edits = {"spec.model.tables.1.pooling": "Mean"}
 NUMBERED: Edits = {"spec.model.tables.0.ids": "RowNumber"}
+DYNAMIC: Edits = {"spec.model.tables.0.ids": "Dynamic"}
 BUILT: Edits = {"spec.model.tables.0.ids": "Vocabulary", "spec.model.tables.0.vocabulary": {"build": {}}}
 SEPARATED: Edits = {"spec.data.columns.separator": "|"}
 AUC_DROP: Edits = {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.0005, "sensitivity": 0.002}}}

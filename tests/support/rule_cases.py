@@ -14,6 +14,7 @@ from support.documents import (
     OWN_MODEL,
     Case,
 )
+from support.dynamic_cases import DYNAMIC_RULES
 from support.optimizer_cases import OPTIMIZERS, ROW_WISE
 
 #: The largest AUC drop that needs no sensitivity.
@@ -51,6 +52,7 @@ RULES = (
         "must not exceed the number of rows of all tables",
     ),
     *DATA,
+    *DYNAMIC_RULES,
     Case(
         "spec.trainers.denseSync",
         {"spec.trainers": {"denseSync": "ShadowEASGD", "replicas": 2}},

@@ -221,6 +221,11 @@ class ModelSpec:
         return tuple(table.precision for table in self.tables)
 
     @property
+    def has_dynamic_tables(self) -> bool:
+        """True if a table has the ids `Dynamic`."""
+        return any(table.dynamic is not None for table in self.tables)
+
+    @property
     def bands(self) -> tuple[int, ...]:
         """The band of each table, counted from 0: tables of one dim and precision are a band, and each dynamic one."""
         return tuple(map(self._bands.index, self._band_of_tables))

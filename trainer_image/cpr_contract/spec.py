@@ -19,9 +19,9 @@ from cpr_contract.choices import (
 )
 from cpr_contract.model import ModelSpec
 
-#: The version that the description of a job with tables in bf16 states at least. Images of releases without them refuse
-#: it, instead of ignoring the field.
-BF16_TABLES_VERSION = 2
+#: The version that the description of a job with tables in bf16, or with dynamic tables, states at least. Images of
+#: releases without them refuse it, instead of ignoring the fields.
+BF16_OR_DYNAMIC_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +233,18 @@ class JobSpec:
 
     @property
     def per_step(self) -> bool:
-        """True if shards merge the pushes of all trainers to one update a step. A single trainer pushes once a step."""
-        return self.sparse_updates == "PerStep" and self.lockstep and self.trainers > 1
+        """True if shards merge the pushes of all trainers to one update a step.
+
+        A single trainer pushes once a step, and is merged only for dynamic tables, whose lookups wait for their step.
+        """
+        several = self.trainers > 1 or self.model.has_dynamic_tables
+        return self.sparse_updates == "PerStep" and self.lockstep and several
 
 
 def description_version(version: int, model: ModelSpec) -> int:
     """Return the version of a job's description, for pods with which the operator speaks `version`."""
-    return max(version, BF16_TABLES_VERSION) if "bf16" in model.table_precisions else version
+    raised = "bf16" in model.table_precisions or model.has_dynamic_tables
+    return max(version, BF16_OR_DYNAMIC_VERSION) if raised else version
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:

@@ -11,7 +11,9 @@ from cpr_contract.model import (
     MAX_FEATURES,
     MAX_NUMERIC,
     MAX_TABLES,
+    EvictionScore,
     FeaturePooling,
+    FirstValue,
     Ids,
     OutOfRange,
     Pooling,
@@ -23,6 +25,8 @@ from cpr_operator.api.rules import model_rules as rules
 Dim = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=65536)]
 Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
+#: The clock of a dynamic table has 32 bits.
+Steps = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9_]*[a-z0-9])?$")]
 #: Lists of named elements, which the API server keeps unique.
 BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
@@ -46,18 +50,36 @@ class Vocabulary(SpecModel):
     over its data, and keeps them in its store."""
 
 
+class Admission(SpecModel):
+    """The admission of ids to a dynamic table."""
+
+    min_steps: Annotated[int, Field(ge=1, le=255)] = 1
+    """An id gets a row in its minSteps-th step with a push. With 1 it is the first one."""
+
+
+class Eviction(SpecModel):
+    """The choice of the row that a dynamic table takes back, where the place of a new id is full."""
+
+    score: EvictionScore = "LastStep"
+    """The row with the least score is taken back. LastStep: its last step with a push. Pushes: its number of steps with
+    a push."""
+    halving_steps: Steps | None = None
+    """For Pushes: the number is halved at each multiple of this many steps of the job. Default: 0, never."""
+
+
 class Table(SpecModel):
     """One embedding table. Without features, the t-th table takes the t-th categorical column."""
 
     name: Name
     """The table's name, unique in the job."""
     rows: Annotated[int, Field(ge=1, le=2**40)]
-    """Number of rows."""
+    """Number of rows. With the ids Dynamic: the capacity, which is rounded up to a multiple of 4096."""
     ids: Ids = "CPR64"
     """The mapping of ids to rows. RowNumber: an id is the number of its row, an integer from 0 to rows - 1, and no two
     ids share a row. CPR64, XXH64, Murmur3: an id is hashed, so it may be any text or integer, and some ids share a row.
     XXH64 and Murmur3 (x64_128, its first 64 bits) are taken modulo rows, as other systems can do too. Vocabulary: each
-    value of a file, or of the data, has a row of its own, from row 1 on."""
+    value of a file, or of the data, has a row of its own, from row 1 on. Dynamic: an id gets a row of its own when it
+    is trained, and the table takes rows back once it is full. It needs trainers.denseSync AllReduce."""
     vocabulary: Vocabulary | None = None
     """For the ids Vocabulary: their values."""
     out_of_range: OutOfRange | None = None
@@ -65,7 +87,16 @@ class Table(SpecModel):
     a bad one, see maxBadLines. DefaultRow: the id gets row 0. For RowNumber, text that is no integer always makes a bad
     row. Default: DefaultRow if the vocabulary is built, else Fail."""
     hash_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The seed of XXH64 or Murmur3. Default: 0."""
+    """The seed of XXH64, Murmur3 or Dynamic. Default: 0."""
+    admission: Admission | None = None
+    """For Dynamic: when an id gets a row. Default: in its first step with a push."""
+    eviction: Eviction | None = None
+    """For Dynamic: which row is taken back for a new id. Default: the one whose last push is the longest ago."""
+    ttl_steps: Steps | None = None
+    """For Dynamic: an id without a push for more than this many steps loses its row. Default: 0, never."""
+    default: FirstValue | None = None
+    """For Dynamic: the vector of an id without a row, and of a new row before its first gradient. Random: as the first
+    values of other tables, by data.seed, table and id. Zero: zeros. Default: Random."""
     pooling: Pooling | None = None
     """The combination of the vectors of a bag of ids, for a column with any number of ids per sample: Sum or Mean. An
     empty bag gives zeros. If absent, each sample has one id. With features, state it there."""

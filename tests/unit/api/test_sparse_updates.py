@@ -11,7 +11,7 @@ from cpr_operator.api.frozen_settings import sparse_updates
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import Runtime, SparseUpdatesMode
 from cpr_operator.api.validate import parse_spec
-from support.documents import Edits, edited
+from support.documents import DYNAMIC, Edits, edited
 
 SHADOW: Edits = {"spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}}
 DEGRADE: Edits = {"spec.recovery": {"onShardLoss": "Degrade"}}
@@ -36,6 +36,7 @@ def runtime(job_spec: str, updates: SparseUpdatesMode | None) -> Runtime:
         (DEGRADE, "PerPush", "with onShardLoss Degrade each trainer continues by itself"),
         ({"spec.recovery": {"replay": {"mode": "Off"}}}, "PerStep", "all trainers take each step together"),
         ({"spec.snapshots.strategy": "MFU"}, "PerStep", "all trainers take each step together"),
+        (DYNAMIC, "PerStep", "all trainers take each step together"),
     ],
 )
 def test_new_job_updates_rows_per_step_wherever_that_is_possible(edits: Edits, mode: str, reason: str) -> None:

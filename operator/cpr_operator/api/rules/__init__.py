@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from cpr_operator.api.rules.data_rules import OF_DATA, OF_INPUTS
-from cpr_operator.api.rules.job_rules import NAME, OF_BUDGET, OF_EVALUATION, OF_JOB, OF_RESTORE
+from cpr_operator.api.rules.job_rules import NAME, OF_BUDGET, OF_DYNAMIC, OF_EVALUATION, OF_JOB, OF_RESTORE
 from cpr_operator.api.rules.model_rules import OF_MODEL, OF_OPTIMIZERS
 
 #: All rules about one spec, in the order in which they stand in the CRD.
 OF_SPEC = (
     *OF_JOB,
+    *OF_DYNAMIC,
     *OF_EVALUATION,
     *OF_MODEL,
     *OF_OPTIMIZERS,

@@ -153,9 +153,9 @@ OF_INPUTS = (
     ),
     Rule(
         "spec/data",
-        "Synthetic data has texts as ids, which are hashed by CPR64",
-        "remove ids from spec.model.tables, or train data in files",
-        "self.data.format != 'Synthetic' || self.model.tables.all(t, t.ids == 'CPR64')",
+        "Synthetic data has texts as ids, which are hashed by CPR64 or are those of dynamic tables",
+        "remove ids from spec.model.tables, set them to Dynamic, or train data in files",
+        "self.data.format != 'Synthetic' || self.model.tables.all(t, t.ids in ['CPR64', 'Dynamic'])",
     ),
     Rule(
         "spec/data",

@@ -60,6 +60,47 @@ OF_JOB = (
 )
 
 
+# --- dynamic tables, which only merged steps change (ADR 46)
+
+#: The slots of a page of a dynamic table. Shards hold whole pages.
+PAGE_SLOTS = 4096
+_NO_DYNAMIC = "!self.model.tables.exists(t, t.ids == 'Dynamic')"
+OF_DYNAMIC = (
+    Rule(
+        "spec/shards.replicas",
+        f"shards hold whole pages of {PAGE_SLOTS} rows of a dynamic table, and some would have no row",
+        f"lower it, or give a table of spec.model.tables with the ids Dynamic {PAGE_SLOTS} rows for each shard",
+        f"{_NO_DYNAMIC} || self.model.tables.exists(t, t.ids == 'Dynamic'"
+        f" && (t.rows + {PAGE_SLOTS - 1}) / {PAGE_SLOTS} >= self.shards.replicas)"
+        " || self.model.tables.map(t, t.ids == 'Dynamic' ? 0 : t.rows).sum() >= self.shards.replicas",
+    ),
+    Rule(
+        "spec/trainers.denseSync",
+        "a dynamic table changes by common steps, and in a shadow mode trainers take none",
+        "set it to AllReduce, or choose other ids than Dynamic in spec.model.tables",
+        f"self.trainers.denseSync == 'AllReduce' || {_NO_DYNAMIC}",
+    ),
+    Rule(
+        "spec/trainers.sparseUpdates",
+        "a dynamic table changes by merged steps, so updates cannot be PerPush",
+        "set it to Auto, or choose other ids than Dynamic in spec.model.tables",
+        f"self.trainers.sparseUpdates != 'PerPush' || {_NO_DYNAMIC}",
+    ),
+    Rule(
+        "spec/recovery.onShardLoss",
+        "with Degrade trainers continue without a lost shard, and a dynamic table needs the steps of all",
+        "set it to Pause, or choose other ids than Dynamic in spec.model.tables",
+        f"self.recovery.onShardLoss == 'Pause' || {_NO_DYNAMIC}",
+    ),
+    Rule(
+        "spec/snapshots.strategy",
+        "a row that is saved between cuts may stand in the place of another id of a dynamic table",
+        "remove it (the default is Full), or choose other ids than Dynamic in spec.model.tables",
+        f"self.snapshots.strategy == 'Full' || {_NO_DYNAMIC}",
+    ),
+)
+
+
 # --- evaluations on held-out rows
 
 #: Trainers exchange the logits of all rows, 4 bytes each, and each keeps the labels and groups of all.

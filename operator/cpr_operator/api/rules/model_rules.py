@@ -51,9 +51,24 @@ OF_MODEL = (
     ),
     Rule(
         "spec.model.tables[]/hashSeed",
-        "only the hashes XXH64 and Murmur3 have a seed",
+        "only the ids XXH64, Murmur3 and Dynamic are hashed with a seed",
         "remove it, or set ids to one of these",
-        "self.ids in ['XXH64', 'Murmur3'] || !has(self.hashSeed)",
+        "self.ids in ['XXH64', 'Murmur3', 'Dynamic'] || !has(self.hashSeed)",
+    ),
+    *(
+        Rule(
+            f"spec.model.tables[]/{field}",
+            f"only the ids Dynamic have {field}",
+            "remove it, or set ids to Dynamic",
+            f"self.ids == 'Dynamic' || !has(self.{field})",
+        )
+        for field in ("admission", "eviction", "ttlSteps", "default")
+    ),
+    Rule(
+        "spec.model.tables[].eviction/halvingSteps",
+        "only the score Pushes is halved",
+        "remove it, or set score to Pushes",
+        "self.score == 'Pushes' || !has(self.halvingSteps)",
     ),
     FEATURE_NAMES,
     Rule(
