@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -11,10 +10,14 @@ from cpr_contract.choices import Precision, ReplayPolicy, SparseUpdates
 from cpr_contract.model import state_width
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.model_spec import ModelSpec
+from cpr_operator.api.rules.job_rules import PAGE_SLOTS
 
 _VALUE_BYTES = 4
 #: The bytes of a value by its precision.
 _BYTES: dict[Precision, int] = {"fp32": 4, "bf16": 2}
+#: A slot of a dynamic table has an entry, and a cell if ids are admitted later than in their first step. Saves carry
+#: both. A process derives the rest from them.
+_ENTRY_BYTES, _CELL_BYTES, _DERIVED_BYTES = 16, 8, 1.4
 #: The leader saves early once this portion of the memory for pushes is used.
 _FULL = 0.75
 #: The code and buffers of a shard.
@@ -23,8 +26,8 @@ _PROCESS_BYTES = 300 << 20
 _LOG_BYTES = 48 << 20
 #: The last flush of each member to the parity that a shard keeps, and arriving flushes, as received and as arrays.
 _FLUSHES_BYTES = 24 << 20
-#: A row number in a push has 4 bytes, or 8 in tables with more rows than this.
-_NARROW_ROWS = 2**31
+#: A row number in a push has 4 bytes, or 8 in tables with more rows than this. A key of a dynamic table has 8.
+_NARROW_ROWS, _WIDE_BYTES = 2**31, 8
 #: During a replay a trainer has at least 2 and at most 8 pushes to a shard in flight. Those after the first 2 are sent
 #: if all of them together have at most 4 MiB.
 _LEAST_FLIGHT, _FLIGHT, _FLIGHT_BYTES = 2, 8, 4 << 20
@@ -78,16 +81,16 @@ def step_traffic(spec: CPRJobSpec) -> StepTraffic:
 def held_bytes(spec: CPRJobSpec, replay: ReplayPolicy, updates: SparseUpdates) -> int:
     """Return the most memory of a shard for pushes of steps that it cannot apply yet; 0 unless it merges pushes.
 
-    A shard holds the pushes of all W trainers to a step until all of them have committed it. With S shards and a slice
-    with d_t distinct rows of table t (at most B / W times the ids of a sample), of dim D_t and with row numbers of b_t
-    bytes, a trainer's push to a shard takes
+    A shard holds the pushes of all W trainers to a step until all of them have committed it. With one trainer it does so
+    for dynamic tables only. With S shards and a slice with d_t distinct rows of table t (at most B / W times the ids of
+    a sample), of dim D_t and with row numbers of b_t bytes, a trainer's push to a shard takes
 
         p = sum over t of d_t (b_t + 4 D_t) / S.
 
     One step takes W p. In a replay each trainer has several steps in flight: W min(8 p, max(2 p, 4 MiB)).
     """
     trainers = spec.trainers.replicas
-    if updates == "PerPush" or trainers == 1:
+    if updates == "PerPush" or (trainers == 1 and not _dynamic_slots(spec)):
         return 0
     values = (distinct * (number_bytes + dim * _VALUE_BYTES) for distinct, number_bytes, dim in _distinct_rows(spec))
     push = _ceil(sum(values), spec.shards.replicas)
@@ -101,14 +104,17 @@ def steps_until_full(spec: CPRJobSpec, replay: ReplayPolicy) -> int:
 
 
 def rows_bytes(spec: CPRJobSpec) -> int:
-    """Return the memory of a shard's rows, with the state of their optimizers."""
-    shards = spec.shards.replicas
-    return sum(_ceil(rows, shards) * row_bytes for rows, row_bytes in _bands(spec.model))
+    """Return the bytes of a shard's rows, with the state of their optimizers and the entries of dynamic tables.
+
+    Saves carry all of them.
+    """
+    return sum(band.rows_on_shard(spec) * band.row_bytes for band in _bands(spec.model))
 
 
 def shard_bytes(spec: CPRJobSpec) -> int:
     """Return the memory of a shard without redundancy: rows, a quarter more for saves under way, and the process."""
-    return _ceil(5 * rows_bytes(spec), 4) + _PROCESS_BYTES
+    derived = math.ceil(_DERIVED_BYTES * _dynamic_slots(spec))
+    return _ceil(5 * rows_bytes(spec), 4) + derived + _PROCESS_BYTES
 
 
 def redundancy_bytes(spec: CPRJobSpec, replay: ReplayPolicy) -> int:
@@ -116,7 +122,7 @@ def redundancy_bytes(spec: CPRJobSpec, replay: ReplayPolicy) -> int:
     k = data_shards_of(spec, replay)
     if not k:
         return 0
-    own = [(_ceil(rows, spec.shards.replicas), row_bytes) for rows, row_bytes in _bands(spec.model)]
+    own = [(band.rows_on_shard(spec), band.row_bytes) for band in _bands(spec.model)]
     parity = sum(_ceil(rows, k) * (row_bytes + 1) for rows, row_bytes in own)
     return parity + sum(rows for rows, _ in own) + _LOG_BYTES + _FLUSHES_BYTES
 
@@ -152,19 +158,52 @@ def _distinct_rows(spec: CPRJobSpec) -> Iterator[tuple[int, int, int]]:
     for feature in model.features or ():
         ids[feature.table] += batch * (feature.max_length or 1)
     for table in model.tables:
-        distinct = math.ceil(-table.rows * math.expm1(-ids[table.name] / table.rows))
-        yield distinct, 8 if table.rows > _NARROW_ROWS else 4, table.dim or model.embedding_dim
+        drawn, dim = ids[table.name], table.dim or model.embedding_dim
+        if table.ids == "Dynamic":  # There may be more ids than rows.
+            yield drawn, _WIDE_BYTES, dim
+            continue
+        distinct = math.ceil(-table.rows * math.expm1(-drawn / table.rows))
+        yield distinct, _WIDE_BYTES if table.rows > _NARROW_ROWS else 4, dim
 
 
-def _bands(model: ModelSpec) -> list[tuple[int, int]]:
-    """Return for each dim and precision the rows of its tables, and the bytes of a row with space for any optimizer."""
-    rows, widths = Counter[tuple[int, Precision]](), dict[tuple[int, Precision], int]()
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Rows that are stored together. Shards divide them by pages of `page` rows."""
+
+    rows: int
+    row_bytes: int
+    page: int = 1
+
+    def rows_on_shard(self, spec: CPRJobSpec) -> int:
+        """Return the rows of the largest shard."""
+        return _ceil(_ceil(self.rows, self.page), spec.shards.replicas) * self.page
+
+
+def _bands(model: ModelSpec) -> list[_Band]:
+    """Return the bands of a model. A row has space for the state of any optimizer of its band.
+
+    Static tables of one dim and precision are a band. Each dynamic table is one, and its cells are another.
+    """
+    static, dynamic = dict[tuple[int, Precision], _Band](), list[_Band]()
     for table in model.tables:
         dim = table.dim or model.embedding_dim
-        band, kind = (dim, table.precision), (table.optimizer or model.sparse_optimizer).kind
-        rows[band] += table.rows
-        widths[band] = max(widths.get(band, 0), state_width(kind, dim))
-    return [(rows[band], _BYTES[band[1]] * band[0] + _VALUE_BYTES * widths[band]) for band in rows]
+        state_bytes = _VALUE_BYTES * state_width((table.optimizer or model.sparse_optimizer).kind, dim)
+        row_bytes = _BYTES[table.precision] * dim + state_bytes
+        if table.ids == "Dynamic":
+            dynamic.append(_Band(table.rows, row_bytes + _ENTRY_BYTES, PAGE_SLOTS))
+            if table.admission is not None and table.admission.min_steps > 1:
+                dynamic.append(_Band(table.rows, _CELL_BYTES, PAGE_SLOTS))
+        else:
+            band = static.get((dim, table.precision), _Band(0, 0))
+            most = max(band.row_bytes, row_bytes)
+            static[dim, table.precision] = _Band(band.rows + table.rows, most)
+    return [*static.values(), *dynamic]
+
+
+def _dynamic_slots(spec: CPRJobSpec) -> int:
+    """Return the slots of dynamic tables on the largest shard; 0 if there is none."""
+    tables = (table for table in spec.model.tables if table.ids == "Dynamic")
+    return sum(_Band(table.rows, 0, PAGE_SLOTS).rows_on_shard(spec) for table in tables)
 
 
 def _ceil(value: int, by: int) -> int:

@@ -126,9 +126,11 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, memory: ShardMemory) -> Iter
     """Yield the memory that the pods of each role need, by the sizes in the spec."""
     step = step_traffic(spec)
     redundancy = f", and redundancy takes {_mib(memory.redundancy_bytes)} more" if memory.redundancy_bytes else ""
+    has_entries = any(table.ids == "Dynamic" for table in spec.model.tables)
+    entries = ", with the entries of dynamic tables" if has_entries else ""
     held = f", and pushes of open steps up to {_mib(memory.held_bytes)}" if memory.held_bytes else ""
     yield (
-        f"A shard holds {_mib(memory.rows_bytes)} of rows and their optimizer state{redundancy}{held};"
+        f"A shard holds {_mib(memory.rows_bytes)} of rows and their optimizer state{entries}{redundancy}{held};"
         f" with saves under way it needs {_mib(memory.needed_bytes)}."
     )
     some = ", ".join(step.bags[:3]) + (", ..." if step.bags[3:] else "")

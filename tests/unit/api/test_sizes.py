@@ -18,6 +18,7 @@ from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.dynamic.pages import Pages
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.parity.coding import Parts
@@ -43,6 +44,12 @@ BAGS: Edits = FEATURES | {
         {"name": "list", "column": "list", "table": "b", "pooling": "Sum", "maxLength": 28},
         {"name": "free", "column": "free", "table": "b", "pooling": "Mean"},
     ],
+}
+#: Two dynamic tables: a step may have more ids than rows.
+KEYS: Edits = {"spec.data.batchSize": 1000} | {
+    f"spec.model.tables.{place}.{name}": value
+    for place in (0, 1)
+    for name, value in {"ids": "Dynamic", "rows": 2 * 4096}.items()
 }
 
 
@@ -76,6 +83,7 @@ def test_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) -> Non
         ({"spec.data.batchSize": 1000, "spec.trainers.replicas": 4}, 2 * 250, 4 + 4 * 4, ()),
         ({"spec.data.batchSize": 1000, "spec.trainers.precision": "bf16"}, 2 * 1000, 4 + 4 * 2, ()),
         ({"spec.data.batchSize": 1000, "spec.model.tables.0.rows": 1}, 1 + 1000, 4 + 4 * 4, ()),
+        (KEYS, 2 * 1000, 8 + 4 * 4, ()),
         (BAGS, 30 * 1000, 4 + 4 * 4, ("free",)),
     ],
 )
@@ -88,6 +96,22 @@ def test_step_size_counts_each_row_of_the_batch_once(
     assert step.pushed_bytes == pytest.approx(rows * row_bytes, rel=1e-3)
     assert step.vectors_bytes == pytest.approx(rows * 16, rel=1e-3)
     assert step.bags == bags
+
+
+@pytest.mark.parametrize(("shards", "rows"), [(1, 10**6), (3, 5 * 4096), (7, 9 * 4096 + 1)])
+@pytest.mark.parametrize(("min_steps", "cells_bytes"), [(1, 0), (2, 8)])
+def test_dynamic_table_has_entries_and_cells_in_whole_pages(
+    shards: int, rows: int, min_steps: int, cells_bytes: int
+) -> None:
+    table = {"name": "a", "rows": rows, "ids": "Dynamic", "admission": {"minSteps": min_steps}}
+    edits = {"spec.model.tables": [table, {"name": "b", "rows": 700}], "spec.shards.replicas": shards}
+    spec = parse_spec(edited(edits)["spec"])
+    slots = max(Pages.of(rows, shards, shard).slots for shard in range(shards))
+    rows_of_b = -(-700 // shards)
+    row_bytes = 4 * 4 + 4
+    assert rows_bytes(spec) == slots * (row_bytes + 16 + cells_bytes) + rows_of_b * row_bytes
+    needed = shard_memory(spec, OFF, "PerPush").needed_bytes
+    assert needed == math.ceil(5 * rows_bytes(spec) / 4) + math.ceil(1.4 * slots) + 300 * MIB
 
 
 def test_rows_of_two_bytes_take_little_more_than_half_of_the_memory() -> None:
@@ -115,6 +139,9 @@ REPLAY, OFF = ReplayPolicy(memory_bytes=1 << 30), ReplayPolicy()
         pytest.param({"spec.data.batchSize": 10**5}, "PerStep", REPLAY, 2 << 22, id="as many as fit"),
         pytest.param({}, "PerPush", REPLAY, 0, id="applied one by one"),
         pytest.param({"spec.trainers.replicas": 1}, "PerStep", REPLAY, 0, id="a push is a step"),
+        pytest.param(
+            KEYS | {"spec.trainers.replicas": 1}, "PerStep", OFF, 2 * 1000 * 24 // 2, id="keys of one trainer"
+        ),
     ],
 )
 def test_shard_holds_pushes_of_steps_that_it_cannot_apply_yet(
