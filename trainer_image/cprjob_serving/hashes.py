@@ -115,14 +115,14 @@ class Cells:
 
 
 def hashes(cells: Cells, ids: str, seed: int) -> U64:
-    """Return the hash of each cell, uint64 [n]. ids: `CPR64`, which has no seed, `XXH64` or `Murmur3`.
+    """Return the hash of each cell, uint64 [n]. ids: `CPR64`, which has no seed, `XXH64`, `Murmur3` or `Dynamic`.
 
-    Raises ValueError for any other name.
+    The keys of `Dynamic` are XXH64. Raises ValueError for any other name.
     """
     match ids:
         case "CPR64":
             return cells.hashes()
-        case "XXH64":
+        case "XXH64" | "Dynamic":
             return xxh64(cells, seed)
         case "Murmur3":
             return murmur3(cells, seed)

@@ -45,15 +45,15 @@ class Numeric:
 class Table:
     """An embedding table: vectors of `dim` values in `file`, and the mapping of ids to its rows.
 
-    `seed` is for the ids `XXH64` and `Murmur3`, `outOfRange` for `RowNumber` and `Vocabulary`. `vocabulary` is the
-    file of the values, a line each: the first one has row 1.
+    `seed` is for the ids `XXH64`, `Murmur3` and `Dynamic`, `outOfRange` for `RowNumber` and `Vocabulary`. `vocabulary`
+    is the file of the values, a line each: the first one has row 1.
     """
 
     name: str
     file: str
     rows: int
     dim: int
-    ids: Literal["CPR64", "XXH64", "Murmur3", "RowNumber", "Vocabulary"]
+    ids: Literal["CPR64", "XXH64", "Murmur3", "RowNumber", "Vocabulary", "Dynamic"]
     seed: int
     outOfRange: Literal["Fail", "DefaultRow"]  # noqa: N815 -- as the document names it
     vocabulary: str | None = None
@@ -140,8 +140,8 @@ class EncodeError(ValueError):
 class Ids:
     """The rows that a feature uses, sample after sample.
 
-    rows: int64 [k]. lengths: int64 [n], which add up to k; None if each sample has one. weights: float32 [k]; None: all
-    are 1.
+    rows: int64 [k]; of a dynamic table the keys, of which these are the 64 bits. lengths: int64 [n], which add up to k;
+    None if each sample has one. weights: float32 [k]; None: all are 1.
     """
 
     rows: Ints
@@ -200,7 +200,7 @@ def _samples(transform: Transform, columns: Columns) -> int:
 def _rows(
     table: Table, ids: list[Any], feature: Feature, sample: Callable[[int], int], vocabularies: Mapping[str, Vocabulary]
 ) -> Ints:
-    """Return the row of each id, int64 [k]: each different id is looked up once."""
+    """Return the row of each id, int64 [k], or its key in a dynamic table: each different id is looked up once."""
     column, text_of = feature.column, _whole if feature.integers else _text
     try:
         texts = [text_of(each) for each in ids]
@@ -215,8 +215,10 @@ def _rows(
         if table.outOfRange == "DefaultRow":
             known[known < 0] = _DEFAULT_ROW
     else:
-        known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
-    if len(wrong := np.flatnonzero(known < 0)):
+        found = hashes(Cells.of([*places]), table.ids, table.seed)
+        known = (found if table.ids == "Dynamic" else found % np.uint64(table.rows)).view(np.int64)
+    # Keys may be negative numbers.
+    if table.ids != "Dynamic" and len(wrong := np.flatnonzero(known < 0)):
         at = inverse.index(int(wrong[0]))
         expected = "an integer" + (f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else "")
         if table.ids == "Vocabulary":

@@ -81,9 +81,9 @@ def step_traffic(spec: CPRJobSpec) -> StepTraffic:
 def held_bytes(spec: CPRJobSpec, replay: ReplayPolicy, updates: SparseUpdates) -> int:
     """Return the most memory of a shard for pushes of steps that it cannot apply yet; 0 unless it merges pushes.
 
-    A shard holds the pushes of all W trainers to a step until all of them have committed it. With one trainer it does so
-    for dynamic tables only. With S shards and a slice with d_t distinct rows of table t (at most B / W times the ids of
-    a sample), of dim D_t and with row numbers of b_t bytes, a trainer's push to a shard takes
+    A shard holds the pushes of all W trainers to a step until all of them have committed it. Those of a single trainer
+    are held for dynamic tables alone. With S shards and a slice with d_t distinct rows of table t (at most B / W times
+    the ids of a sample), of dim D_t and with row numbers of b_t bytes, a trainer's push to a shard takes
 
         p = sum over t of d_t (b_t + 4 D_t) / S.
 

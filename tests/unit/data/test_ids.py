@@ -6,6 +6,7 @@ import logging
 import re
 from dataclasses import replace
 from decimal import Decimal
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_contract.model import TableSpec
+from cpr_contract.model import DynamicSpec, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import rows_of_integers, rows_of_texts
@@ -147,6 +148,7 @@ def test_only_decimal_digits_are_a_number() -> None:
 COLUMNS = ColumnsSpec(("click",), (), (), ("user",), integers=("user",))
 HASHED, NUMBERED = TableSpec("user", 1000), TableSpec("user", 1000, ids="RowNumber", out_of_range="DefaultRow")
 KNOWN = TableSpec("user", 1000, ids="Vocabulary", min_count=1, out_of_range="DefaultRow")
+KEYED = TableSpec("user", 1000, ids="Dynamic", dynamic=DynamicSpec())
 
 
 def stored(folder: Path, users: Any, kind: pa.DataType | None = None, columns: ColumnsSpec = COLUMNS) -> DataSpec:
@@ -163,7 +165,7 @@ def rows_of(data: DataSpec, table: TableSpec) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("table", [HASHED, NUMBERED, KNOWN], ids=["hashed", "row-number", "vocabulary"])
+@pytest.mark.parametrize("table", [HASHED, NUMBERED, KNOWN, KEYED], ids=attrgetter("ids"))
 @pytest.mark.parametrize(
     ("kind", "users"),
     [
@@ -190,7 +192,7 @@ def test_whole_number_is_one_id_in_every_spelling(
     [(None, "12.5", "'12.5'"), (None, "u1", "'u1'"), (None, "1e3", "'1e3'"), (pa.float64(), 12.5, "12.5"),
      (pa.float64(), 2.0**53 + 2, "9007199254740994.0"), (pa.float64(), float("inf"), "inf")],
 )  # fmt: skip
-@pytest.mark.parametrize("table", [HASHED, NUMBERED, KNOWN], ids=["hashed", "row-number", "vocabulary"])
+@pytest.mark.parametrize("table", [HASHED, NUMBERED, KNOWN, KEYED], ids=attrgetter("ids"))
 def test_other_values_make_a_bad_row(
     tmp_path: Path, kind: pa.DataType | None, user: Any, shown: str, table: TableSpec
 ) -> None:

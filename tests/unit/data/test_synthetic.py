@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.model import TableSpec
+from cpr_contract.model import DynamicSpec, TableSpec
 from cpr_contract.spec import DataSpec
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.data.synthetic import SyntheticDataset
@@ -16,6 +16,8 @@ from support.plain_batches import single_ids
 from support.table_data import assert_same, read
 
 TABLES = tuple(TableSpec(f"t{place}", rows) for place, rows in enumerate([1, 2, 3, 100, 1000, 50_000]))
+
+KEYED = tuple(TableSpec(f"d{seed}", 300, ids="Dynamic", hash_seed=seed, dynamic=DynamicSpec()) for seed in (0, 7))
 
 
 def synthetic(rows: int = 3000, seed: int = 5, tables: tuple[TableSpec, ...] = TABLES) -> SyntheticDataset:
@@ -46,11 +48,15 @@ def test_the_planted_model_scores_well_on_its_labels() -> None:
     dataset = synthetic(20_000, tables=tuple(TableSpec(f"t{k}", 1000) for k in range(8)))
     raw = dataset.raw(np.arange(20_000))
     assert 0.15 < raw.labels.mean() < 0.45
-    assert exact_auc(dataset._logits(raw.counts, dataset._ids(raw.categories)), raw.labels) > 0.85
+    assert exact_auc(dataset._logits(raw.counts, dataset._rows(raw.categories)), raw.labels) > 0.85
 
 
 @pytest.mark.parametrize("name", ["clicks.tsv", "clicks.tsv.gz"])
-@pytest.mark.parametrize("tables", [TABLES, tuple(TableSpec(f"t{k}", 7 + k) for k in range(26))], ids=["6", "26"])
+@pytest.mark.parametrize(
+    "tables",
+    [TABLES, tuple(TableSpec(f"t{k}", 7 + k) for k in range(26)), (*TABLES[3:], *KEYED)],
+    ids=["6", "26", "dynamic"],
+)
 def test_a_written_file_reads_as_the_same_samples(tmp_path: Path, name: str, tables: tuple[TableSpec, ...]) -> None:
     write_criteo_tsv(tmp_path / name, 3000, 5, tables)
     spec = DataSpec("Criteo", (tmp_path / name).as_uri(), 1, None, 32, 0, 0)

@@ -16,7 +16,7 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.model import FeatureSpec, Ids, TableSpec
+from cpr_contract.model import DynamicSpec, FeatureSpec, Ids, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.data.open import open_dataset
 from cpr_trainer.embedding.bags import Bags
@@ -32,6 +32,7 @@ TABLES = (
     TableSpec("item", 300, dim=2),
     TableSpec("site", 90, ids="RowNumber", out_of_range="DefaultRow"),
     TableSpec("place", 70, ids="Murmur3", hash_seed=3),
+    TableSpec("visitor", 80, ids="Dynamic", hash_seed=5, dynamic=DynamicSpec()),
 )
 FEATURES = (
     FeatureSpec("user", "user_id", "user"),
@@ -41,6 +42,8 @@ FEATURES = (
     FeatureSpec("liked", "liked", "item", "Sum", None, "stars"),
     FeatureSpec("places", "places", "place", "Mean", 2),
     FeatureSpec("sites", "sites", "site", "Sum"),
+    FeatureSpec("visitor", "user_id", "visitor"),
+    FeatureSpec("visitors", "seen", "visitor", "None", 3),
 )
 
 

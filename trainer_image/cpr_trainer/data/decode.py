@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cpr_contract.model import DEFAULT_ROW, TableSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.files import Parsed
-from cpr_trainer.data.schema import NO_ROW, Columns, Input, as_texts, count_features, is_text, table_rows
+from cpr_trainer.data.schema import NO_ROW, Columns, Input, as_texts, count_features, ids_of_hashes, is_text
 from cpr_trainer.data.whole_numbers import as_canonical, canonical
 from cpr_trainer.embedding.bags import Bags, Column, FeatureLayout, Int32s
 from cprjob_serving.hashes import Cells, hashes
@@ -36,13 +36,13 @@ _MAX_SHOWN_BYTES = 40
 class Rows:
     """The rows of one block.
 
-    dense: float32 [n, N]. ids: int32 [n, T], or bags. labels: [n], or [n, L] if the model predicts L values; uint8, or
-    float32 if there are targets. errors: those of bad rows; the values of these rows are undefined. groups: str [n], if
-    there is a group column.
+    dense: float32 [n, N]. ids: int32 [n, T], int64 if a table is dynamic, or bags. labels: [n], or [n, L] if the model
+    predicts L values; uint8, or float32 if there are targets. errors: those of bad rows; the values of these rows are
+    undefined. groups: str [n], if there is a group column.
     """
 
     dense: NDArray[np.float32]
-    ids: NDArray[np.int32] | Bags
+    ids: Int32s | Ints | Bags
     labels: NDArray[np.uint8] | NDArray[np.float32]
     errors: RowErrors
     groups: NDArray[np.object_] | None = None
@@ -88,9 +88,9 @@ def _with_ragged(rows: Rows, ragged: dict[int, str]) -> Rows:
     labels = np.zeros((count, *rows.labels.shape[1:]), rows.labels.dtype)
     dense[places], labels[places] = rows.dense, rows.labels
     if isinstance(rows.ids, Bags):
-        ids: NDArray[np.int32] | Bags = rows.ids.spread(count, places)
+        ids: Int32s | Ints | Bags = rows.ids.spread(count, places)
     else:
-        ids = np.zeros((count, rows.ids.shape[1]), np.int32)
+        ids = np.zeros((count, rows.ids.shape[1]), rows.ids.dtype)
         ids[places] = rows.ids
     groups = None if rows.groups is None else np.full(count, "", np.object_)
     if groups is not None:
@@ -101,15 +101,15 @@ def _with_ragged(rows: Rows, ragged: dict[int, str]) -> Rows:
 # --- Ids
 
 
-def _ids_of(table: Any, columns: Columns, errors: RowErrors, features: FeatureLayout | None) -> Int32s | Bags:
-    """Return the ids of the categories of a pyarrow table: int32 [n, T], or bags.
+def _ids_of(table: Any, columns: Columns, errors: RowErrors, features: FeatureLayout | None) -> Int32s | Ints | Bags:
+    """Return the ids of the categories of a pyarrow table: int32 [n, T], int64 if a table is dynamic, or bags.
 
     There are bags if a table pools, and if the model states `features`. A category is a string or an integer, and an
     absent one is the empty string. In a bag absent ones are left out. Equal texts have equal ids in every format. Rows
     with an id that has no row in its table are noted in `errors`; their ids are undefined.
     """
     if features is None and not columns.bags:
-        ids = np.empty((table.num_rows, len(columns.inputs)), np.int32)
+        ids = np.empty((table.num_rows, len(columns.inputs)), columns.ids_type)
         for place, each in enumerate(columns.inputs):
             ids[:, place] = _ids_of_cells(table, each, errors)
         return ids
@@ -123,11 +123,11 @@ def _ids_of(table: Any, columns: Columns, errors: RowErrors, features: FeatureLa
     return Bags.of_columns(found, np.array([each.pooling == "Mean" for each in columns.inputs]), features)
 
 
-def _ids_of_cells(table: Any, used: Input, errors: RowErrors) -> Int32s:
-    """Return the ids of a column of one id a sample, int32 [n]."""
+def _ids_of_cells(table: Any, used: Input, errors: RowErrors) -> Int32s | Ints:
+    """Return the ids of a column of one id a sample, see `_single_ids`."""
     column = table.column(used.column)
-    ids = _single_ids(column, used)
-    _add_errors(errors, f"column {used.column}", column, ids == NO_ROW, _expected_id(used))
+    ids, wrong = _single_ids(column, used)
+    _add_errors(errors, f"column {used.column}", column, wrong, _expected_id(used))
     return ids
 
 
@@ -138,9 +138,9 @@ def _ids_of_bags(table: Any, used: Input, separator: str | None, errors: RowErro
     lists, lengths, last = _last(lists, lengths, used.max_length)
     if weights is not None and last is not None:
         weights = weights[last]
-    ids = _single_ids(lists, used)
+    ids, wrong = _single_ids(lists, used)
     samples = np.repeat(np.arange(table.num_rows), lengths)
-    _add_errors(errors, f"an id in column {used.column}", lists, ids == NO_ROW, _expected_id(used), samples)
+    _add_errors(errors, f"an id in column {used.column}", lists, wrong, _expected_id(used), samples)
     return Column(ids, lengths, weights)
 
 
@@ -162,12 +162,17 @@ def _last(lists: Any, lengths: Ints, most: int | None) -> tuple[Any, Ints, NDArr
     return lists.filter(pa.array(last)), np.minimum(lengths, most), last
 
 
-def _single_ids(column: Any, used: Input) -> Int32s:
-    """Return the row in its table of each cell, int32 [n], `NO_ROW` if it has none: each text is looked up once."""
-    target, found = used.table, [np.empty(0, np.int64)]
+def _single_ids(column: Any, used: Input) -> tuple[Int32s | Ints, NDArray[np.bool_]]:
+    """Return the row in its table of each cell, int32 [n], and which cells have none, bool [n].
+
+    In a dynamic table it is the key, int64 [n], and each number is one. Each text is looked up once.
+    """
+    target, found, lacking = used.table, [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
     for chunk in column.chunks:
         if target.ids == "RowNumber" and pa.types.is_integer(chunk.type):
-            found.append(rows_of_integers(chunk, target))
+            rows = rows_of_integers(chunk, target)
+            found.append(rows)
+            lacking.append(rows == NO_ROW)
             continue
         coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
         texts, wrong = canonical(coded.dictionary) if used.integers else (as_texts(coded.dictionary), None)
@@ -179,11 +184,15 @@ def _single_ids(column: Any, used: Input) -> Int32s:
             if target.out_of_range == "DefaultRow":
                 known[known == NO_ROW] = DEFAULT_ROW
         else:
-            known = table_rows(hashes(Cells.of_arrow(with_absent), target.ids, target.hash_seed), target.rows)
+            known = ids_of_hashes(hashes(Cells.of_arrow(with_absent), target.ids, target.hash_seed), target)
+        lacks = np.zeros(len(known), np.bool_) if target.ids == "Dynamic" else known == NO_ROW
         if wrong is not None:
-            known[:-1][wrong] = NO_ROW
-        found.append(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
-    return np.concatenate(found).astype(np.int32)
+            lacks[:-1] |= wrong
+        places = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+        found.append(known[places])
+        lacking.append(lacks[places])
+    kind = np.int64 if target.ids == "Dynamic" else np.int32
+    return np.concatenate(found).astype(kind, copy=False), np.concatenate(lacking)
 
 
 def _expected_id(used: Input) -> str:

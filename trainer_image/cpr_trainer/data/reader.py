@@ -52,7 +52,7 @@ class TableDataset:
 
     Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 4 N + L + 4 F bytes a row
     for N numeric features and F others, or 4 N + 4 L + 4 F with targets; 4 more for each id of a row with bags, and 4
-    for its weight.
+    for its weight. With dynamic tables an id takes 8 bytes.
     """
 
     def __init__(

@@ -98,6 +98,11 @@ class Columns:
         return tuple(dict.fromkeys(each.weights for each in self.inputs if each.weights is not None))
 
     @property
+    def ids_type(self) -> type[np.int32 | np.int64]:
+        """The type of ids: rows of tables fit into 4 bytes, keys of dynamic tables take 8."""
+        return np.int64 if any(each.table.ids == "Dynamic" for each in self.inputs) else np.int32
+
+    @property
     def used(self) -> tuple[str, ...]:
         """All columns that are read, each once."""
         group = () if self.group is None else (self.group,)
@@ -186,7 +191,7 @@ def check_tables(tables: Sequence[TableSpec], most: int) -> None:
             f"Give the model 1 to {most} tables.",
         )
     for table in tables:
-        if not 1 <= table.rows <= MAX_TABLE_ROWS:
+        if table.ids != "Dynamic" and not 1 <= table.rows <= MAX_TABLE_ROWS:
             raise DataError(
                 f"Table {table.name} has {table.rows} rows.",
                 f"Give it 1 to {MAX_TABLE_ROWS}; ids take 4 bytes.",
@@ -309,6 +314,9 @@ def count_features(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[n
     return np.log1p(np.maximum(counts, 0).astype(np.float64)).astype(np.float32)
 
 
-def table_rows(hashes: U64, rows: int) -> Ints:
-    """Return the row of each hashed value in a table of `rows` rows, int64 in [0, rows)."""
-    return (hashes % np.uint64(rows)).astype(np.int64)
+def ids_of_hashes(found: U64, target: TableSpec) -> Ints:
+    """Return the row of each hashed value in a table, int64 [n] in [0, rows).
+
+    With the ids `Dynamic` it is the key: all 64 bits of the hash, viewed as int64.
+    """
+    return found.view(np.int64) if target.ids == "Dynamic" else (found % np.uint64(target.rows)).astype(np.int64)

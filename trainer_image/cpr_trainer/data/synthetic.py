@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.dataset import Batch, Layout
-from cpr_trainer.data.schema import check_tables, count_features, table_rows
+from cpr_trainer.data.schema import check_tables, count_features, ids_of_hashes
 from cpr_trainer.hashing import key64, scale_to
-from cprjob_serving.hashes import GOLDEN, U64, WORD_BYTES, hash_words, mix64
+from cprjob_serving.hashes import GOLDEN, U64, WORD_BYTES, Cells, hash_words, mix64, xxh64
 
 _DOMAIN = 0x53594E54  # Separates these random numbers from those of the sample order, which may have the same seed.
 _COUNT_VALUES = 2**10
@@ -71,7 +71,11 @@ class SyntheticDataset:
 
     def take(self, indices: Ints) -> Batch:
         raw = self.raw(indices)
-        return Batch(count_features(raw.counts), self._ids(raw.categories), raw.labels.astype(np.float32))
+        ids = self._rows(raw.categories)
+        for place, table in enumerate(self._tables):
+            if table.ids == "Dynamic":
+                ids[:, place] = ids_of_hashes(xxh64(_cells(raw.categories[:, place]), table.hash_seed), table)
+        return Batch(count_features(raw.counts), ids, raw.labels.astype(np.float32))
 
     def raw(self, indices: Ints) -> RawRows:
         """Return the rows at `indices`, int64 [n], as a file has them."""
@@ -86,16 +90,17 @@ class SyntheticDataset:
             names = mix64(_skewed(chosen[:, place], table.rows) + key64(_DOMAIN, place)) >> np.uint64(32)
             low, high = _HEX[names >> np.uint64(16)], _HEX[names & np.uint64(0xFFFF)]
             categories[:, place] = low | high << np.uint64(32)
-        probability = 1 / (1 + np.exp(-self._logits(counts, self._ids(categories))))
+        probability = 1 / (1 + np.exp(-self._logits(counts, self._rows(categories))))
         labels = (_uniform(chance[:, 0]) < probability).astype(np.uint8)
         return RawRows(labels, counts, missing, categories)
 
-    def _ids(self, categories: U64) -> NDArray[np.int64]:
+    def _rows(self, categories: U64) -> NDArray[np.int64]:
+        """Return the CPR64 of each category modulo the rows of its table, int64 [n, T]."""
         hashes = hash_words(categories, np.full(1, WORD_BYTES, np.uint64))
-        return np.stack([table_rows(hashes[:, k], table.rows) for k, table in enumerate(self._tables)], axis=1)
+        return (hashes % np.array([table.rows for table in self._tables], np.uint64)).astype(np.int64)
 
     def _logits(self, counts: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the planted model's logits, float64 [n]: ids have effects uniform in +-1, counts a weight of +-1."""
+        """Return the planted model's logits, float64 [n]: rows have effects uniform in +-1, counts a weight of +-1."""
         tables = key64(_DOMAIN, self._seed, 1) + np.arange(len(self._tables), dtype=np.uint64) * GOLDEN
         effects = 2 * _uniform(mix64(mix64(tables)[None, :] ^ ids.astype(np.uint64))) - 1
         centred = (count_features(counts).astype(np.float64) - _FEATURE_MEAN) / _FEATURE_SPREAD
@@ -105,6 +110,13 @@ class SyntheticDataset:
         by_counts = (centred * signs).sum(axis=1) / np.sqrt(DENSE_FEATURES)
         logits: NDArray[np.float64] = _BIAS + _ID_SPREAD * by_ids + _DENSE_SPREAD * by_counts
         return logits
+
+
+def _cells(categories: U64) -> Cells:
+    """Return the characters of some categories, uint64 [n]."""
+    texts = np.concatenate((categories.astype("<u8"), np.zeros(1, np.uint64))).view(np.uint8)
+    lengths = np.full(len(categories), WORD_BYTES, np.int64)
+    return Cells(texts, np.cumsum(lengths) - lengths, lengths)
 
 
 def _uniform(random: U64) -> NDArray[np.float64]:

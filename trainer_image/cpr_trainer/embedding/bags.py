@@ -49,9 +49,12 @@ class FeatureLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """The ids of one feature: int32 [k], bag after bag. lengths: int64 [n]. weights: float32 [k]; None: all 1."""
+    """The ids of one feature: int32 [k], int64 if they are keys, bag after bag.
 
-    ids: Int32s
+    lengths: int64 [n]. weights: float32 [k]; None: all 1.
+    """
+
+    ids: Int32s | Ints
     lengths: Ints
     weights: Float32s | None = None
 
@@ -61,12 +64,13 @@ class Bags:
     """The ids of n samples for F features (or T tables, of a model that states no features).
 
     They stand bag after bag, sample by sample, and in a sample feature by feature. ids: int32 [k], each in [0, rows of
-    its table). offsets: int32 [n F + 1]; bag b has the ids from offsets[b] to offsets[b + 1]. means: bool [F], which
-    features are the mean of a bag's vectors; others are the sum. features: if the model states them, what they are.
-    weights: float32 [k], of each id; None: all 1. Raises ValueError if there are more than 2**31 - 1 ids.
+    its table), int64 [k] if some are keys of dynamic tables. offsets: int32 [n F + 1]; bag b has the ids from
+    offsets[b] to offsets[b + 1]. means: bool [F], which features are the mean of a bag's vectors; others are the sum.
+    features: if the model states them, what they are. weights: float32 [k], of each id; None: all 1. Raises ValueError
+    if there are more than 2**31 - 1 ids.
     """
 
-    ids: Int32s
+    ids: Int32s | Ints
     offsets: Int32s
     means: NDArray[np.bool_]
     features: FeatureLayout | None = None
@@ -79,7 +83,7 @@ class Bags:
         """Return bags from F columns, each of n samples."""
         lengths = np.stack([each.lengths for each in columns], axis=1)
         offsets = _offsets(lengths.ravel())
-        ids = np.empty(offsets[-1], np.int32)
+        ids = np.empty(offsets[-1], np.result_type(*(each.ids for each in columns)))
         weighted = any(each.weights is not None for each in columns)
         weights = np.ones(len(ids), np.float32) if weighted else None
         for place, column in enumerate(columns):
