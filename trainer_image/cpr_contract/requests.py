@@ -185,8 +185,9 @@ class ColumnStats:
 
     `missing` cells are empty or null. `lowest` and `highest` are those of numbers. `distinct` values are counted
     exactly up to 4096, beyond that estimated with a standard error of 1.6 %; None for types that are neither values
-    nor lists of values. `feeds` is the use of the column in the job, empty if unused. In a column of bags, statistics
-    are those of their ids, `missing` are the empty bags, a bag has `bag_mean` ids on average and at most `bag_most`.
+    nor lists of values. `repeated` of them occur at least twice. `feeds` is the use of the column in the job, empty if
+    unused. In a column of bags, statistics are those of their ids, `missing` are the empty bags, a bag has `bag_mean`
+    ids on average and at most `bag_most`.
     """
 
     name: str
@@ -198,6 +199,7 @@ class ColumnStats:
     feeds: str
     bag_mean: float | None = None
     bag_most: int | None = None
+    repeated: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

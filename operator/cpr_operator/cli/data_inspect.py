@@ -50,7 +50,7 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
 def show(found: DataStats, console: Console) -> None:
     """Print a table of the columns, then the bad rows and the samples of the job."""
     read_by_job = any(column.feeds for column in found.columns)
-    numbers = (Column(heading, justify="right") for heading in ("missing", "lowest", "highest", "distinct"))
+    numbers = (Column(heading, justify="right") for heading in ("missing", "lowest", "highest", "distinct", "repeated"))
     table = Table("column", "type", *numbers, box=None, header_style="bold", pad_edge=False)
     has_bags = any(column.bag_mean is not None for column in found.columns)
     if has_bags:
@@ -60,8 +60,8 @@ def show(found: DataStats, console: Console) -> None:
     for column in found.columns:
         missing = f"{column.missing / found.rows:.1%}" if column.missing else "0"
         bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
-        distinct = "" if column.distinct is None else f"{column.distinct:,}"
-        cells = [escape(column.name), escape(column.kind), missing, *bounds, distinct]
+        counts = ("" if count is None else f"{count:,}" for count in (column.distinct, column.repeated))
+        cells = [escape(column.name), escape(column.kind), missing, *bounds, *counts]
         if has_bags:
             cells.append("" if column.bag_mean is None else f"{column.bag_mean:.1f}, at most {column.bag_most:,}")
         if read_by_job:

@@ -38,7 +38,7 @@ STATS = DataStats(
     faults=("a.csv, line 3: column [x] is 'y', not 0 or 1",),
     columns=(
         ColumnStats("click", "integer", 0, 0.0, 1.0, 2, "label"),
-        ColumnStats("user", "text", 125, None, None, 12345, "table user, 10 rows"),
+        ColumnStats("user", "text", 125, None, None, 12345, "table user, 10 rows", repeated=6789),
         ColumnStats("tags", "list of int64", 0, 1.0, 9.0, 9, "table tags, 10 rows, mean of a bag", 1.75, 12),
     ),
     reading=Reading(trained=900, held_out=100, samples=1800, steps=15, windows=3),
@@ -74,6 +74,7 @@ def test_inspect_prints_a_table_of_columns(monkeypatch: pytest.MonkeyPatch) -> N
         "CSV, with a header: 2 files, 1,000 rows",
         "12.5%",
         "12,345",
+        "6,789",
         "table user, 10 rows",
         "2 bad rows, the first:",
         "a.csv, line 3: column [x] is 'y', not 0 or 1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import DynamicSpec, FeatureSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import ColumnStats, DataStats
 from cpr_contract.spec import DataSpec, EvaluationSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.data.inspection import Distinct, inspect_files, inspect_job
@@ -46,6 +47,7 @@ def test_column_statistics_are_equal_in_every_format(tmp_path: Path, ending: str
         present = [cell for cell in cells if cell is not None]
         assert column.missing == len(cells) - len(present)
         assert column.distinct == len(set(present))
+        assert column.repeated == sum(count > 1 for count in Counter(present).values())
         if name != "user":
             assert (column.lowest, column.highest) == (min(present), max(present))
     kinds = [column.kind for column in stats.columns]
@@ -166,15 +168,22 @@ def test_synthetic_data_cannot_be_inspected() -> None:
 
 
 @pytest.mark.parametrize("different", [0, 1, 4095, 4096, 100_000])
-def test_distinct_count_is_within_its_stated_error(different: int) -> None:
-    distinct = Distinct()
+def test_counts_of_different_and_repeated_values_are_within_their_stated_error(different: int) -> None:
+    """Each third value has two occurrences in one block, the others up to one, and half of them two blocks later."""
+    whole, former, latter = Distinct(), Distinct(), Distinct()
     values = mix64(np.arange(different).astype(np.uint64))
-    for part in np.array_split(np.concatenate((values, values[: different // 2])), 7):
-        distinct.add(part)
-    if different < 4096:
-        assert distinct.count() == different
-    else:
-        assert abs(distinct.count() / different - 1) < 4 / np.sqrt(4096)
+    occurrences = np.where(np.arange(different) % 3 == 0, 2, 1)
+    later = values[: different // 2]
+    parts = np.array_split(np.concatenate((values, later)), 7)
+    counts = np.array_split(np.concatenate((occurrences, np.ones(len(later), np.int64))), 7)
+    for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
+        whole.add(part, count)
+        (former if number % 2 else latter).add(part, count)
+    former.merge(latter)
+    repeated = int(((occurrences > 1) | (np.arange(different) < different // 2)).sum())
+    assert former.counts() == whole.counts()
+    for found, exact in zip(whole.counts(), (different, repeated), strict=True):
+        assert found == exact if different < 4096 else abs(found / exact - 1) < 4 / np.sqrt(4096)
 
 
 def test_advice_suggests_row_numbers_for_integers_below_the_rows(tmp_path: Path) -> None:
@@ -203,3 +212,21 @@ def test_a_table_of_row_numbers_needs_no_advice(tmp_path: Path) -> None:
     assert stats.advice == ()
     assert columns(stats)["item"].feeds == "table item, 50 rows by number"
     assert stats.faults == (f"{tmp_path}/part-000.csv, line 3: column item is '50', not an integer from 0 to 49",)
+
+
+def test_inspection_prints_the_capacity_that_a_dynamic_table_needs(tmp_path: Path) -> None:
+    """Its features have 2,500 ids each, 1,200 of them common; 200 users stand twice."""
+    users = [*range(2500), *range(200)]
+    rows = [Click(1, user=f"{user}", item=row % 2500 + 1300) for row, user in enumerate(users)]
+    keyed = TableSpec("ids", 5000, ids="Dynamic", dynamic=DynamicSpec())
+    features = FeatureSpec("user", "user", "ids"), FeatureSpec("item", "item", "ids")
+    data = write(rows, tmp_path, "parquet", columns=replace(COLUMNS, categories=()))
+    described = replace(job(data).model, tables=(keyed,), features=features)
+    stats = inspect_job(replace(job(data), model=described), FILES).data
+    assert columns(stats)["user"].feeds == "table ids, 5000 rows by key"
+    (advice,) = stats.advice
+    assert advice == (
+        "Table ids with ids: Dynamic has 5,000 rows, and its data 3,800 different ids, of which 1,400 stand more than "
+        "once. At 90% occupancy all of them take 8,192 rows, and those that stand more than once 4,096 rows, with "
+        "admission: {minSteps: 2}."
+    )

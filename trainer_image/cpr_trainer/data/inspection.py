@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from cpr_contract.codec import to_json
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
+from cpr_trainer.arrays import Ints
 from cpr_trainer.data.decode import decode, split_bags
 from cpr_trainer.data.files import CORRECT_COLUMNS, Format, Index, content_errors
 from cpr_trainer.data.open import evaluation_data, files_of, format_of, index_data, with_vocabularies
@@ -25,6 +26,7 @@ from cpr_trainer.data.schema import CRITEO_NAMES, Columns, columns_of, is_list, 
 from cpr_trainer.data.text import REMEDY, Text, first_line
 from cpr_trainer.data.vocabularies import find_vocabularies
 from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, as_canonical, spelling_matters
+from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import data_access, read_job, read_request, store_access
 from cpr_trainer.store import Uris
@@ -36,6 +38,8 @@ _NUMERIC_TEXTS = (("integer", pa.int64()), ("number", pa.float64()))
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.
 _INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)")
 _SKETCH = 4096
+#: Of a dynamic table that is fuller, more new ids find their place full (ADR 46).
+_OCCUPANCY = 0.9
 _MAX_ERRORS_SHOWN = 10
 
 
@@ -55,7 +59,7 @@ def inspect_files(uri: str, files: Uris) -> DataStats:
     found = files.find(uri)
     data = _detect(found[0], files)
     form = format_of(data, None, files)
-    return _summarize(data, form, index_files(found, form), None)
+    return _summarize(data, form, index_files(found, form), None)[0]
 
 
 def _detect(uri: str, files: Uris) -> DataSpec:
@@ -92,21 +96,24 @@ def inspect_job(job: JobSpec, files: Uris) -> Inspection:
     indices = index_data(job.data, form, files)
     vocabularies = find_vocabularies(job.data, job.model, columns, files, form, indices, lambda: None)
     columns = with_vocabularies(columns, vocabularies)
-    stats = _summarize(job.data, form, indices, columns)
+    stats, summaries = _summarize(job.data, form, indices, columns)
     layout = layout_of(indices)
     order = BatchOrder.of(job.data, layout)
     windows = 1 if order.windows is None else order.windows.per_epoch
     reading = Reading(order.rows, len(held_out(job.data, layout.rows)), order.total_samples, order.steps, windows)
-    stats = replace(stats, reading=reading, advice=(*stats.advice, *_advice(columns, stats.columns)))
+    advice = (*stats.advice, *_advice(columns, stats.columns), *_capacities(columns, summaries))
+    stats = replace(stats, reading=reading, advice=advice)
     if (scored := evaluation_data(job)) is None:
         return Inspection(stats, None)
     columns = replace(columns, group=None if job.evaluation is None else job.evaluation.group_by)
     form = format_of(scored, columns, files)
-    return Inspection(stats, _summarize(scored, form, index_data(scored, form, files), columns))
+    return Inspection(stats, _summarize(scored, form, index_data(scored, form, files), columns)[0])
 
 
-def _summarize(data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None) -> DataStats:
-    """Read all blocks once."""
+def _summarize(
+    data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None
+) -> tuple[DataStats, dict[str, ColumnSummary]]:
+    """Read all blocks once. Returns the statistics, and the summary of each column by its name."""
     separators = {}
     if used is not None and used.separator is not None:
         separators = dict.fromkeys((*used.bags, *used.weights), used.separator)
@@ -126,7 +133,7 @@ def _summarize(data: DataSpec, form: Format, indices: Sequence[Index], used: Col
             errors.append(f"{form.location(block, row)}: {wrong[row]}")
     uses = {} if used is None else _uses(used)
     columns = tuple(summary.stats(", ".join(uses.get(name, ()))) for name, summary in summaries.items())
-    return DataStats(
+    stats = DataStats(
         format=data.format,
         header=data.header and data.format in {"CSV", "TSV"},
         files=len(indices),
@@ -137,6 +144,7 @@ def _summarize(data: DataSpec, form: Format, indices: Sequence[Index], used: Col
         reading=None,
         advice=_spelling_advice(summaries, used),
     )
+    return stats, summaries
 
 
 def _uses(columns: Columns) -> dict[str, list[str]]:
@@ -146,7 +154,9 @@ def _uses(columns: Columns) -> dict[str, list[str]]:
     uses += [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
     for each in columns.inputs:
         pooling = {None: "", "None": ", a sequence"}.get(each.pooling, f", {str(each.pooling).lower()} of a bag")
-        numbered = {"RowNumber": " by number", "Vocabulary": " by vocabulary"}.get(each.table.ids, "")
+        numbered = {"RowNumber": " by number", "Vocabulary": " by vocabulary", "Dynamic": " by key"}.get(
+            each.table.ids, ""
+        )
         uses.append((each.column, f"table {each.table.name}, {each.table.rows} rows{numbered}{pooling}"))
     uses += [(each.weights, f"weights of {each.column}") for each in columns.inputs if each.weights is not None]
     uses += [] if columns.group is None else [(columns.group, "group")]
@@ -172,7 +182,11 @@ def _advice(used: Columns, columns: Sequence[ColumnStats]) -> tuple[str, ...]:
     for each in used.inputs:
         column, table = stats.get(each.column), each.table
         # Hashed ids that may be the numbers of rows.
-        if column is None or table.ids in {"RowNumber", "Vocabulary"} or not _INTEGERS.fullmatch(column.kind):
+        if (
+            column is None
+            or table.ids in {"RowNumber", "Vocabulary", "Dynamic"}
+            or not _INTEGERS.fullmatch(column.kind)
+        ):
             continue
         low, high = column.lowest, column.highest
         if low is None or high is None or low < 0 or high >= table.rows:
@@ -190,6 +204,29 @@ def _advice(used: Columns, columns: Sequence[ColumnStats]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _capacities(used: Columns, summaries: Mapping[str, ColumnSummary]) -> list[str]:
+    """Return for each dynamic table the rows that the ids in its columns need."""
+    found: list[str] = []
+    for table in dict.fromkeys(each.table for each in used.inputs if each.table.ids == "Dynamic"):
+        ids = Distinct()
+        for name in dict.fromkeys(each.column for each in used.inputs if each.table == table):
+            if name in summaries and (distinct := summaries[name].distinct) is not None:
+                ids.merge(distinct)
+        all_ids, repeated = ids.counts()
+        found.append(
+            f"Table {table.name} with ids: Dynamic has {table.rows:,} rows, and its data {all_ids:,} different ids, of "
+            f"which {repeated:,} stand more than once. At {_OCCUPANCY:.0%} occupancy all of them take "
+            f"{_capacity(all_ids):,} rows, and those that stand more than once {_capacity(repeated):,} rows, with "
+            "admission: {minSteps: 2}."
+        )
+    return found
+
+
+def _capacity(ids: int) -> int:
+    """Return the least capacity of a dynamic table of which some ids take the portion `_OCCUPANCY` at most."""
+    return PAGE_SLOTS * max(1, math.ceil(ids / (_OCCUPANCY * PAGE_SLOTS)))
+
+
 class ColumnSummary:
     """The statistics of one column, block by block; of the ids in it, if it has lists, or texts with a `separator`."""
 
@@ -200,7 +237,7 @@ class ColumnSummary:
         self._kind = _KINDS[0]
         self._missing = 0
         self._range: tuple[float, float] | None = None
-        self._distinct: Distinct | None = Distinct()
+        self.distinct: Distinct | None = Distinct()
         self.spellings = Spellings()
 
     def add(self, column: Any) -> None:
@@ -214,7 +251,7 @@ class ColumnSummary:
             self._missing += int((lengths == 0).sum())
         for chunk in column.chunks:
             if pa.types.is_nested(chunk.type):
-                self._kind, self._distinct = str(chunk.type), None
+                self._kind, self.distinct = str(chunk.type), None
                 self._missing += chunk.null_count
             else:
                 self._add_values(chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode())
@@ -222,8 +259,8 @@ class ColumnSummary:
     def stats(self, feeds: str) -> ColumnStats:
         """Return the statistics of all cells."""
         lowest, highest = self._range or (None, None)
-        distinct = None if self._distinct is None else self._distinct.count()
-        stats = ColumnStats(self._name, self._kind, self._missing, lowest, highest, distinct, feeds)
+        distinct, repeated = (None, None) if self.distinct is None else self.distinct.counts()
+        stats = ColumnStats(self._name, self._kind, self._missing, lowest, highest, distinct, feeds, repeated=repeated)
         if not self._bags:
             return stats
         mean = self._ids_in_bags / self._bags
@@ -234,11 +271,14 @@ class ColumnSummary:
         values, of_texts = coded.dictionary, is_text(coded.dictionary.type)
         texts = values.cast(pa.binary() if of_texts else pa.string()).cast(pa.binary())
         present = pc.greater(pc.binary_length(texts), 0)
-        absent = np.append(~present.to_numpy(zero_copy_only=False), True)
-        self._missing += int(absent[coded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)].sum())
-        texts = texts.filter(present)
-        if self._distinct is not None:
-            self._distinct.add(Cells.of_arrow(texts).hashes())
+        places = coded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+        occurrences = np.bincount(places, minlength=len(values) + 1)[:-1]
+        # A dictionary may have values that no cell has.
+        filled = present.to_numpy(zero_copy_only=False) & (occurrences > 0)
+        self._missing += len(places) - int(occurrences[filled].sum())
+        texts = texts.filter(pa.array(filled))
+        if self.distinct is not None:
+            self.distinct.add(Cells.of_arrow(texts).hashes(), occurrences[filled])
         if of_texts or pa.types.is_integer(values.type):
             self.spellings.add(texts)
         if not of_texts:
@@ -264,20 +304,32 @@ class Distinct:
     """The number of different values, from the smallest of their hashes (Bar-Yossef et al., 2002).
 
     Exact while there are fewer than 4096; above that it follows from the density of the k smallest hashes, with a
-    standard error of 1 / sqrt(k).
+    standard error of 1 / sqrt(k). The occurrences of these values are counted: a hash that is among the smallest at the
+    end was so from its first occurrence on.
     """
 
     def __init__(self) -> None:
         self._smallest = np.empty(0, np.uint64)
+        self._occurrences = np.empty(0, np.int64)
 
-    def add(self, hashes: U64) -> None:
-        """Count values by their hashes, uint64 [n]."""
+    def add(self, hashes: U64, occurrences: Ints) -> None:
+        """Count values by their hashes, uint64 [n], which may repeat. occurrences: int64 [n], of each."""
         if len(self._smallest) == _SKETCH:
-            hashes = hashes[hashes < self._smallest[-1]]
-        self._smallest = np.unique(np.concatenate((self._smallest, hashes)))[:_SKETCH]
+            near = hashes <= self._smallest[-1]
+            hashes, occurrences = hashes[near], occurrences[near]
+        merged, places = np.unique(np.concatenate((self._smallest, hashes)), return_inverse=True)
+        sums = np.zeros(len(merged), np.int64)
+        np.add.at(sums, places, np.concatenate((self._occurrences, occurrences)))
+        self._smallest, self._occurrences = merged[:_SKETCH], sums[:_SKETCH]
 
-    def count(self) -> int:
-        """Return the number of different values."""
+    def counts(self) -> tuple[int, int]:
+        """Return the number of different values, and of those that occur at least twice."""
+        repeated = int(np.count_nonzero(self._occurrences > 1))
         if len(self._smallest) < _SKETCH:
-            return len(self._smallest)
-        return round((_SKETCH - 1) * 2.0**64 / float(self._smallest[-1]))
+            return len(self._smallest), repeated
+        distinct = (_SKETCH - 1) * 2.0**64 / float(self._smallest[-1])
+        return round(distinct), round(distinct * repeated / _SKETCH)
+
+    def merge(self, other: Distinct) -> None:
+        """Add all values of another column."""
+        self.add(other._smallest, other._occurrences)
