@@ -14,16 +14,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
-from cpr_contract.model import OptimizerSpec, PhaseSpec, RowOptimizer, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import DynamicSpec, OptimizerSpec, PhaseSpec, RowOptimizer, SparseOptimizerSpec, TableSpec
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import ColumnsSpec, DataSpec, EarlyStopSpec, EvaluationSpec, JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.open import files_of, open_dataset
-from cpr_trainer.embedding.access import Rows, as_rows
-from cpr_trainer.embedding.bfloat16 import as_floats
-from cpr_trainer.embedding.placement import UniqueRows
 from cpr_trainer.evaluate import score_held_out
 from cpr_trainer.single_process import SingleProcessTrainer
 from cpr_trainer.trainer.scores import EarlyStopState
@@ -61,6 +57,21 @@ def half_rows(folder: Path) -> JobSpec:
     """Tables of one dim, every second one in bf16, with saves on earlier ones."""
     job = with_precisions(plain(folder), "bf16", "fp32")
     return replace(job, snapshots=replace(job.snapshots, rebase="Consecutive"))
+
+
+def dynamic(folder: Path) -> JobSpec:
+    """A log in CSV with ids of dynamic tables: users are counted and expire, items fill their table and are evicted."""
+    (folder / "log").mkdir()
+    rows = table_data.clicks(SAMPLES // 6, seed=1)
+    (folder / "log" / "day=1.csv").write_bytes(table_data.as_text(rows, ","))
+    counted, full = DynamicSpec(min_steps=3, ttl_steps=20), DynamicSpec(score="Pushes", halving_steps=50)
+    tables = (
+        TableSpec("user", 8192, ids="Dynamic", hash_seed=3, dynamic=counted),
+        TableSpec("item", 4096, ids="Dynamic", dynamic=full),
+    )
+    job, uri = plain(folder), f"{folder}/log/day=*"
+    data = DataSpec("CSV", uri, 6, None, BATCH, 11, 0, columns=table_data.COLUMNS, shuffle_rows=SAMPLES // 24)
+    return replace(job, model=replace(job.model, tables=tables), data=data, sparse_updates="PerStep")
 
 
 def recipe(folder: Path) -> JobSpec:
@@ -192,7 +203,7 @@ def dense_saves(folder: Path) -> JobSpec:
 JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
     make.__name__: make
     for make in (
-        *(plain, three_workers, dims, half_rows, recipe, features, two_labels),
+        *(plain, three_workers, dims, half_rows, dynamic, recipe, features, two_labels),
         *(bags, vocabulary, code, wide, early_stop, noisy, two_trainers, merged_steps, dense_saves),
     )
 }
@@ -214,10 +225,8 @@ def evaluated_alone(job: JobSpec) -> tuple[tuple[HeldOutScores, ...], EarlyStopS
             if state.should_stop(stop) or (samples % every and step != trainer.order.steps):
                 return
 
-            def fetch(rows: UniqueRows) -> Rows:
-                return as_rows(tuple(map(torch.from_numpy, map(as_floats, trainer.arena.read(rows.places)))))
-
-            scores = score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch)
+            tables = trainer.tables
+            scores = score_held_out(trainer.replica.model, job, dataset, tables.placement, tables.read)
             values = (scores.auc(), scores.log_loss(), scores.normalised_entropy(), scores.calibration())
             found.append(HeldOutScores(step, samples, scores.samples, *values))
             state = state if stop is None else state.after(found[-1], stop)

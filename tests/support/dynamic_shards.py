@@ -13,7 +13,7 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.dynamic.rows import dynamic_rows
-from cpr_trainer.shard.steps import BandRows, merge, plan_changes
+from cpr_trainer.embedding.merged_rows import BandRows, merge, plan_changes
 
 RULES = DynamicSpec(min_steps=2, score="Pushes", halving_steps=4, ttl_steps=6)
 

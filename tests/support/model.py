@@ -49,7 +49,7 @@ def single_process_model(job: JobSpec) -> SavedModel:
     trainer.train(lambda _: None)
     placement = Placement.of(job.model, 1)
     tables = tuple(
-        torch.from_numpy(trainer.arena.rows[placement.places(offset + np.arange(table.rows))])
+        torch.from_numpy(trainer.tables.arena.rows[placement.places(offset + np.arange(table.rows))])
         for offset, table in zip(placement.offsets, job.model.tables, strict=True)
     )
     scores = trainer.scores.validation

@@ -50,7 +50,7 @@ class NaiveLosses:
     """Losses by copies of everything."""
 
     def __init__(self, trainer: SingleProcessTrainer, losses: tuple[StepLoss, ...], job: JobSpec) -> None:
-        self._arena, self._losses, self._job = trainer.arena, losses, job
+        self._arena, self._losses, self._job = trainer.tables.arena, losses, job
         self._copies = {0: (self._arena.rows.copy(), self._arena.state.copy())}
         self.lost_updates = 0
         self._touched: dict[int, Ints] = {}
@@ -80,10 +80,10 @@ def test_training_continues_from_the_restored_state(job: JobSpec) -> None:
     naive = NaiveLosses(naive_trainer, losses, job)
     naive_trainer.train(lambda _: None, naive.after_step)
     trainer = SingleProcessTrainer(job, samples_of(job), job.data.seed)
-    injected = InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena))
+    injected = InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.tables.arena))
     trainer.train(lambda _: None, injected.after_step)
-    assert np.array_equal(trainer.arena.rows, naive_trainer.arena.rows)
-    assert np.array_equal(trainer.arena.state, naive_trainer.arena.state)
+    assert np.array_equal(trainer.tables.arena.rows, naive_trainer.tables.arena.rows)
+    assert np.array_equal(trainer.tables.arena.state, naive_trainer.tables.arena.state)
     assert torch.equal(trainer.replica.parameters, naive_trainer.replica.parameters)
     assert trainer.scores.validation.auc() == naive_trainer.scores.validation.auc()
     assert injected.lost_row_updates == naive.lost_updates > 0
@@ -92,7 +92,7 @@ def test_training_continues_from_the_restored_state(job: JobSpec) -> None:
 def test_a_seed_is_an_order_and_first_values_over_the_same_samples(job: JobSpec) -> None:
     dataset = samples_of(job)
     one, other = SingleProcessTrainer(job, dataset, 1), SingleProcessTrainer(job, dataset, 2)
-    assert not np.array_equal(one.arena.rows, other.arena.rows)
+    assert not np.array_equal(one.tables.arena.rows, other.tables.arena.rows)
     assert not torch.equal(one.replica.parameters, other.replica.parameters)
     assert one.order.batch_indices(1).tolist() != other.order.batch_indices(1).tolist()
     every = [np.sort(np.concatenate([t.order.batch_indices(s) for s in range(1, STEPS + 1)])) for t in (one, other)]

@@ -137,7 +137,7 @@ def run_trials(job: JobSpec, dataset: Dataset, experiment: Experiment, report: R
         trainer = SingleProcessTrainer(job, dataset, trial.seed)
         order = trainer.order
         losses = step_losses(trial.losses, placement.shards, order.steps)
-        injected = InjectedLosses(losses, placement, SavedRows(trainer.arena)) if losses else None
+        injected = InjectedLosses(losses, placement, SavedRows(trainer.tables.arena)) if losses else None
         after_step = None if injected is None else injected.after_step
         trainer.train(partial(_report_progress, report, number, order.total_samples), after_step)
         lost_row_updates = injected.lost_row_updates if injected else 0
@@ -156,6 +156,12 @@ def place(job: JobSpec, shards: int) -> Placement:
         placement = Placement.of(job.model, shards)
     except ValueError as error:
         raise BadSpecError(f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables.") from error
+    if job.model.dynamic_tables:
+        table = job.model.dynamic_tables[0]
+        raise BadSpecError(
+            f"spec.model.tables[{table}].ids: experiments divide rows by their numbers, and Dynamic has none.",
+            "Use other ids, for example XXH64, for this measurement.",
+        )
     if placement.bands > 1:
         raise BadSpecError(
             f"Experiments take tables of one dim, and these have {', '.join(map(str, job.model.dims))}.",

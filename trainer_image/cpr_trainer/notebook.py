@@ -29,13 +29,11 @@ from cpr_trainer.data.open import (
 )
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.embedding.access import find_access
-from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import logits_of, score_held_out
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import Factory, build_network
-from cpr_trainer.single_process import SingleProcessTrainer, read_rows
+from cpr_trainer.single_process import LocalTables, SingleProcessTrainer
 
 _WIDTH = 40
 
@@ -68,8 +66,7 @@ class Fitted:
     None if none were. loss: nats, or what the network's own loss gives; the mean of the last steps, 32 at most.
     samples_per_s: while it trained; the data was open by then.
 
-    network: the dense part, in evaluation mode. dataset: the samples, those held out last. arena: the rows of all
-    tables by their place.
+    network: the dense part, in evaluation mode. dataset: the samples, those held out last.
     """
 
     samples: int
@@ -80,21 +77,23 @@ class Fitted:
     network: nn.Module = field(repr=False)
     dataset: Dataset = field(repr=False)
     model: ModelSpec = field(repr=False)
-    arena: Arena = field(repr=False)
-    placement: Placement = field(repr=False)
+    tables: LocalTables = field(repr=False)
 
     def rows(self, table: str, ids: Sequence[int] | Ints) -> Floats:
         """Return the embedding vectors of some rows of a table, float32 [len(ids), D], a copy.
 
-        Raises ValueError for a table or a row that there is not.
+        Of a dynamic table `ids` are keys, uint64. Raises ValueError for a table or a row that there is not.
         """
         names = [each.name for each in self.model.tables]
         if table not in names:
             raise ValueError(f"there is no table {table!r}: use one of {', '.join(names)}")
         place = names.index(table)
+        if self.model.tables[place].dynamic is not None:
+            return self.tables.read_keys(place, np.asarray(ids, np.uint64))
+        arena, placement = self.tables.arena, self.tables.placement
         numbers = _checked(ids, self.model.tables[place].rows, f"table {table!r}")
-        segment = self.arena.segments[int(self.placement.band_of[place])]
-        return segment.read(segment.within(self.placement.places(numbers + self.placement.offsets[place])))
+        segment = arena.segments[int(placement.band_of[place])]
+        return segment.read(segment.within(placement.places(numbers + placement.offsets[place])))
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Return some rows of the dataset, by their numbers from 0. Raises ValueError for other numbers."""
@@ -107,8 +106,8 @@ class Fitted:
         A label gets the probability of 1, a target the network's output.
         Computed in float32 and in the mode of `network`, as `cprjob evaluate` does.
         """
-        access = find_access(self.placement, batch.ids)
-        outputs = logits_of(self.network, batch, access, read_rows(self.arena, access.unique.places))
+        access = find_access(self.tables.placement, batch.ids)
+        outputs = logits_of(self.network, batch, access, self.tables.read(access.unique))
         if not self.model.targets:
             outputs = torch.sigmoid(outputs)
         elif self.model.labels:
@@ -164,8 +163,7 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
     if evaluation_data(job) is not None:
         scored = open_evaluation(job, files_of(job), vocabularies=lambda _: vocabularies)
     if evaluation_rows(job, scored.layout.rows):
-        arena, placement = trainer.arena, trainer.placement
-        scores = score_held_out(network, job, scored, placement, lambda rows: read_rows(arena, rows.places))
+        scores = score_held_out(network, job, scored, trainer.tables.placement, trainer.tables.read)
         held_out = Score.of(scores)
     loss = trainer.scores.loss
     assert loss is not None  # noqa: S101 -- the last step was scored
@@ -178,6 +176,5 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         network=network,
         dataset=dataset,
         model=job.model,
-        arena=trainer.arena,
-        placement=trainer.placement,
+        tables=trainer.tables,
     )

@@ -5,26 +5,29 @@ The arithmetic is that of a job with any number of shards, because each row is u
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 
 from cpr_contract.spec import MEASURED, JobSpec, samples_at
-from cpr_trainer.arrays import Ints
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Rows, as_rows, find_access
-from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.bfloat16 import as_floats
-from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.embedding.segments import Seeding
+from cpr_trainer.embedding.dynamic.rows import dynamic_rows
+from cpr_trainer.embedding.merged_rows import BandRows, plan_changes
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import Factory
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import ComputeWorkers, compute
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores
+from cprjob_serving.hashes import U64
 
 #: Called with the number of trained samples.
 ReportProgress = Callable[[int], None]
@@ -33,25 +36,63 @@ AfterStep = Callable[[int, Ints], None]
 _REPORTS = 100
 
 
-def read_rows(arena: Arena, slots: Ints) -> Rows:
-    """Return copies of rows as tensors, float32."""
-    return as_rows(tuple(torch.from_numpy(as_floats(rows)) for rows in arena.read(slots)))
+class LocalTables:
+    """All tables of a job in one arena, with first values of `seed`.
+
+    The slot of a static row is its place: where tables have one dim, shard i of S holds the slots from starts[i] to
+    starts[i + 1] of `Placement.of(job.model, S)`. step: the last one taken, 0 before the first.
+    """
+
+    def __init__(self, job: JobSpec, seed: int) -> None:
+        job = replace(job, data=replace(job.data, seed=seed))
+        local = LocalRows.of(job, Placement.of(job.model, 1), 0)
+        self.placement, self.arena, self.step = local.placement, local.arena, 0
+        self.arena.seed(self.placement, 0, local.seeding)
+        self._dynamic = dynamic_rows(job, self.placement, 0, self.arena.segments)
+        self._of_band = {table.band: table for table in self._dynamic}
+
+    def read(self, rows: UniqueRows) -> Rows:
+        """Return copies of rows as tensors, float32, as of the next step."""
+        found = []
+        for band in range(self.placement.table_bands):
+            segment, table = self.arena.segments[band], self._of_band.get(band)
+            if table is None:
+                vectors = segment.rows.take(segment.within(rows.of_band(rows.places, band)), axis=0)
+            else:
+                vectors = table.read(rows.of_band(rows.numbers, band).view(np.uint64), self.step + 1)
+            found.append(torch.from_numpy(as_floats(vectors)))
+        return as_rows(tuple(found))
+
+    def read_keys(self, table: int, keys: U64) -> Floats:
+        """Return the vectors of keys of a dynamic table as of the next step, float32 [k, D], a copy."""
+        unique, inverse = np.unique(keys, return_inverse=True)
+        (of_table,) = (each for each in self._dynamic if each.table == table)
+        return as_floats(of_table.read(unique, self.step + 1))[inverse]
+
+    def apply(self, rows: UniqueRows, gradients: Sequence[Floats]) -> Ints:
+        """Take the next step, with gradients float32 [u_b, D_b] of each band; return the slots that it changed."""
+        contribution = []
+        for band, of_band in enumerate(gradients):
+            numbers = rows.of_band(rows.numbers, band)
+            at = numbers.view(np.uint64) if band in self._of_band else rows.of_band(rows.places, band)
+            contribution.append(BandRows(at, numbers, of_band))
+        self.step += 1
+        changes = plan_changes(tuple(contribution), self._dynamic, self.step)
+        self.arena.apply(changes.slots, changes.numbers, changes.gradients, self.step, planned=changes.planned)
+        return changes.slots
 
 
 class SingleProcessTrainer:
     """Trains a job's samples, with `seed` in place of `data.seed`; the samples themselves stay the same.
 
-    The slot of a row in the arena is its place: where tables have one dim, shard i of S holds the slots from starts[i]
-    to starts[i + 1] of `Placement.of(job.model, S)`. `factory`: see `build_network`. Raises ModelError.
+    `factory`: see `build_network`. Raises ModelError.
     """
 
     def __init__(self, job: JobSpec, dataset: Dataset, seed: int, factory: Factory | None = None) -> None:
         self.order = BatchOrder.of(replace(job.data, seed=seed), dataset.layout)
         self.replica = DenseReplica(job.model, seed, job.device, job.precision, factory)
         self.scores = Scores(ProgressiveValidation.of(self.order.total_samples, job.model, self.replica.model))
-        self.placement = Placement.of(job.model, 1)
-        self.arena = Arena.empty(job, *self.placement.sizes(0))
-        self.arena.seed(self.placement, 0, Seeding.of(job.model, seed))
+        self.tables = LocalTables(job, seed)
         self._dataset = dataset
         self._seed = seed
         # One worker where a job would measure, so that each run has the same bits.
@@ -64,9 +105,8 @@ class SingleProcessTrainer:
             # As the trainer's `Stepper` does, without an exchange.
             samples = self.order.slice_of(step)
             batch = self._dataset.take(self.order.indices_of(samples))
-            access = find_access(self.placement, batch.ids)
-            slots = access.unique.places
-            fetch = partial(read_rows, self.arena, slots)
+            access = find_access(self.tables.placement, batch.ids)
+            fetch = partial(self.tables.read, access.unique)
             names = (self._seed, 0, step)  # those of the only trainer of a job
             computed = compute(self.replica, batch, access, fetch, len(samples), self._workers, names)
             self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
@@ -75,7 +115,7 @@ class SingleProcessTrainer:
             self.replica.step(step)
             gradients = computed.row_gradients
             by_band = gradients if isinstance(gradients, tuple) else (gradients,)
-            self.arena.apply(slots, access.unique.numbers, [each.float().numpy() for each in by_band], step)
+            slots = self.tables.apply(access.unique, [each.float().numpy() for each in by_band])
             if after_step is not None:
                 after_step(step, slots)
             if step * _REPORTS // steps > (step - 1) * _REPORTS // steps:

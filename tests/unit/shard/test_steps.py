@@ -18,12 +18,13 @@ from cpr_contract.model import RowOptimizer, SparseOptimizerSpec, state_width
 from cpr_contract.roster import Counters
 from cpr_trainer.arrays import Floats
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.merged_rows import BandRows, merge
 from cpr_trainer.embedding.optimizers import changes_of
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier, order_of
 from cpr_trainer.shard.status import Metrics
-from cpr_trainer.shard.steps import BandRows, Commitment, DueStep, StepService, due_step, merge
+from cpr_trainer.shard.steps import Commitment, DueStep, StepService, due_step
 from support.shard_fakes import DIM, ROWS, FakeClient
 from support.shard_job import small_job
 
