@@ -12,7 +12,6 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.dynamic.rows import dynamic_rows
 from cpr_trainer.embedding.merged_rows import BandRows, merge, plan_changes
 
 RULES = DynamicSpec(min_steps=2, score="Pushes", halving_steps=4, ttl_steps=6)
@@ -41,7 +40,7 @@ class DynamicShard:
 
     def __init__(self, job: JobSpec, local: LocalRows) -> None:
         self.job, self.placement, self.index, self.arena = job, local.placement, local.index, local.arena
-        self.tables = dynamic_rows(job, local.placement, local.index, local.arena.segments)
+        self.tables = local.dynamic
 
     def take_step(self, step: int, ids: Sequence[Ints], seed: int) -> None:
         """Take a step with the ids of each rank. Gradients depend on the row, the rank and the seed."""

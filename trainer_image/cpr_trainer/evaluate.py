@@ -22,7 +22,6 @@ from cpr_trainer.data.files import Index
 from cpr_trainer.data.open import Find, evaluation_data, evaluation_rows, files_of, indices_of_manifest, open_evaluation
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
 from cpr_trainer.embedding.bfloat16 import as_floats
-from cpr_trainer.embedding.dynamic.rows import dynamic_rows
 from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
@@ -154,7 +153,7 @@ def _vectors(
     vectors = [np.empty((len(names), dim), np.float32) for names, dim in zip(needed, job.model.band_dims, strict=True)]
     for index in range(placement.shards):
         local = load_anchor(store, job, manifest, placement, index)
-        tables = {each.band: each for each in dynamic_rows(job, placement, index, local.arena.segments)}
+        tables = {each.band: each for each in local.dynamic}
         for band, (names, found) in enumerate(zip(needed, vectors, strict=True)):
             table, segment = tables.get(band), local.arena.segments[band]
             if table is not None:

@@ -19,7 +19,6 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Rows, as_rows, find_access
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.bfloat16 import as_floats
-from cpr_trainer.embedding.dynamic.rows import dynamic_rows
 from cpr_trainer.embedding.merged_rows import BandRows, plan_changes
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.evaluation import ProgressiveValidation
@@ -48,7 +47,7 @@ class LocalTables:
         local = LocalRows.of(job, Placement.of(job.model, 1), 0)
         self.placement, self.arena, self.step = local.placement, local.arena, 0
         self.arena.seed(self.placement, 0, local.seeding)
-        self._dynamic = dynamic_rows(job, self.placement, 0, self.arena.segments)
+        self._dynamic = local.dynamic
         self._of_band = {table.band: table for table in self._dynamic}
 
     def read(self, rows: UniqueRows) -> Rows:

@@ -16,7 +16,7 @@ from cpr_trainer.arrays import Floats, Halves, Ints, Values
 from cpr_trainer.embedding.bfloat16 import DTYPES, round_stochastically, rounding_keys, widen
 from cpr_trainer.embedding.buffer import Redo, RowBuffer
 from cpr_trainer.embedding.capture import Capture, ChangedRows, ChosenRows, Members
-from cpr_trainer.embedding.dynamic.rows import PlannedRows
+from cpr_trainer.embedding.dynamic.rows import DynamicRows, PlannedRows, dynamic_rows
 from cpr_trainer.embedding.memory import Memory, OwnMemory
 from cpr_trainer.embedding.optimizers import Assignment, band_shapes, changes_of
 from cpr_trainer.embedding.placement import Placement
@@ -292,18 +292,20 @@ def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[S
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalRows:
-    """A shard's arena, and the placement of the model's rows in it."""
+    """A shard's arena, and the placement of the model's rows in it; and its dynamic tables."""
 
     arena: Arena
     placement: Placement
     index: int
     seeding: Seeding
+    dynamic: tuple[DynamicRows, ...] = ()
 
     @classmethod
     def of(cls, job: JobSpec, placement: Placement, index: int, memory: Memory | None = None) -> Self:
         """Return an arena for shard `index` of a job, all zero if `memory` is new."""
         arena = Arena.empty(job, *placement.sizes(index), memory=memory)
-        return cls(arena, placement, index, Seeding.of(job.model, job.data.seed))
+        dynamic = dynamic_rows(job, placement, index, arena.segments)
+        return cls(arena, placement, index, Seeding.of(job.model, job.data.seed), dynamic)
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:

@@ -53,11 +53,25 @@ class DynamicRows:
         """Derive everything anew: the rows have changed otherwise than by a step."""
         self.__dict__.pop("entries", None)
 
+    def start_over(self, step: int) -> None:
+        """Continue with the entries of another job, after its step `step`: the clock begins anew.
+
+        Entries that have expired are gone. All others count as pushed in step 1, with their counts as of then. No key
+        is counted before its admission.
+        """
+        columns, rules = self._columns(), self._rules
+        live = columns.steps >= rules.oldest_live(step)
+        counts = np.maximum(rules.counts_at(columns.counts, np.minimum(columns.steps, step), step), 1)
+        columns.counts[:] = np.where(live, counts, 0)
+        columns.steps[:] = live
+        columns.low[~live] = columns.high[~live] = 0
+        columns.cell_steps[:] = columns.cell_marks[:] = 0
+        self.reload()
+
     @cached_property
     def entries(self) -> DynamicTable:
         """The entries. They are read when this is first used."""
-        columns = Entries.of(self._rows.state, None if self._cells is None else self._cells.state)
-        return DynamicTable(self._pages, self._rules, columns)
+        return DynamicTable(self._pages, self._rules, self._columns())
 
     def values_of(self, keys: U64) -> int:
         """Return the number of values of the vectors of keys, uint64 [k].
@@ -97,8 +111,11 @@ class DynamicRows:
         self.entries.note(update)
         self.counted = self.counted.plus(update.changes)
 
+    def _columns(self) -> Entries:
+        return Entries.of(self._rows.state, None if self._cells is None else self._cells.state)
+
     def _first_values(self, keys: U64) -> Floats:
-        if self._zero:
+        if self._zero or not len(keys):
             return np.zeros((len(keys), self._rows.dim), np.float32)
         return self._seeding.values(np.full(len(keys), self.table, np.int64), keys.view(np.int64))
 
