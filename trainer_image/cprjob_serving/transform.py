@@ -140,8 +140,8 @@ class EncodeError(ValueError):
 class Ids:
     """The rows that a feature uses, sample after sample.
 
-    rows: int64 [k]; of a dynamic table the keys, of which these are the 64 bits. lengths: int64 [n], which add up to k;
-    None if each sample has one. weights: float32 [k]; None: all are 1.
+    rows: int64 [k]; with the ids `Dynamic` the 64 bits of the keys. lengths: int64 [n], which add up to k; None if each
+    sample has one. weights: float32 [k]; None: all are 1.
     """
 
     rows: Ints

@@ -226,7 +226,7 @@ def test_inspection_prints_the_capacity_that_a_dynamic_table_needs(tmp_path: Pat
     assert columns(stats)["user"].feeds == "table ids, 5000 rows by key"
     (advice,) = stats.advice
     assert advice == (
-        "Table ids with ids: Dynamic has 5,000 rows, and its data 3,800 different ids, of which 1,400 stand more than "
-        "once. At 90% occupancy all of them take 8,192 rows, and those that stand more than once 4,096 rows, with "
-        "admission: {minSteps: 2}."
+        "Table ids with ids: Dynamic has 5,000 rows, and its data 3,800 different ids, 1,400 of them more than once. "
+        "At 90% occupancy all ids take 8,192 rows, and those that occur more than once 4,096, with admission: "
+        "{minSteps: 2}."
     )

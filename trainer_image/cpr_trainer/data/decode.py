@@ -167,12 +167,12 @@ def _single_ids(column: Any, used: Input) -> tuple[Int32s | Ints, NDArray[np.boo
 
     In a dynamic table it is the key, int64 [n], and each number is one. Each text is looked up once.
     """
-    target, found, lacking = used.table, [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
+    target, found, missing = used.table, [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
     for chunk in column.chunks:
         if target.ids == "RowNumber" and pa.types.is_integer(chunk.type):
             rows = rows_of_integers(chunk, target)
             found.append(rows)
-            lacking.append(rows == NO_ROW)
+            missing.append(rows == NO_ROW)
             continue
         coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
         texts, wrong = canonical(coded.dictionary) if used.integers else (as_texts(coded.dictionary), None)
@@ -185,14 +185,14 @@ def _single_ids(column: Any, used: Input) -> tuple[Int32s | Ints, NDArray[np.boo
                 known[known == NO_ROW] = DEFAULT_ROW
         else:
             known = ids_of_hashes(hashes(Cells.of_arrow(with_absent), target.ids, target.hash_seed), target)
-        lacks = np.zeros(len(known), np.bool_) if target.ids == "Dynamic" else known == NO_ROW
+        has_none = np.zeros(len(known), np.bool_) if target.ids == "Dynamic" else known == NO_ROW
         if wrong is not None:
-            lacks[:-1] |= wrong
+            has_none[:-1] |= wrong
         places = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
         found.append(known[places])
-        lacking.append(lacks[places])
+        missing.append(has_none[places])
     kind = np.int64 if target.ids == "Dynamic" else np.int32
-    return np.concatenate(found).astype(kind, copy=False), np.concatenate(lacking)
+    return np.concatenate(found).astype(kind, copy=False), np.concatenate(missing)
 
 
 def _expected_id(used: Input) -> str:

@@ -38,7 +38,7 @@ _NUMERIC_TEXTS = (("integer", pa.int64()), ("number", pa.float64()))
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.
 _INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)")
 _SKETCH = 4096
-#: Of a dynamic table that is fuller, more new ids find their place full (ADR 46).
+#: In a fuller dynamic table more new ids find their place full (ADR 46).
 _OCCUPANCY = 0.9
 _MAX_ERRORS_SHOWN = 10
 
@@ -214,16 +214,15 @@ def _capacities(used: Columns, summaries: Mapping[str, ColumnSummary]) -> list[s
                 ids.merge(distinct)
         all_ids, repeated = ids.counts()
         found.append(
-            f"Table {table.name} with ids: Dynamic has {table.rows:,} rows, and its data {all_ids:,} different ids, of "
-            f"which {repeated:,} stand more than once. At {_OCCUPANCY:.0%} occupancy all of them take "
-            f"{_capacity(all_ids):,} rows, and those that stand more than once {_capacity(repeated):,} rows, with "
-            "admission: {minSteps: 2}."
+            f"Table {table.name} with ids: Dynamic has {table.rows:,} rows, and its data {all_ids:,} different ids, "
+            f"{repeated:,} of them more than once. At {_OCCUPANCY:.0%} occupancy all ids take {_capacity(all_ids):,} "
+            f"rows, and those that occur more than once {_capacity(repeated):,}, with admission: {{minSteps: 2}}."
         )
     return found
 
 
 def _capacity(ids: int) -> int:
-    """Return the least capacity of a dynamic table of which some ids take the portion `_OCCUPANCY` at most."""
+    """Return the least capacity of a dynamic table with this number of ids, at the occupancy `_OCCUPANCY`."""
     return PAGE_SLOTS * max(1, math.ceil(ids / (_OCCUPANCY * PAGE_SLOTS)))
 
 
