@@ -191,8 +191,8 @@ def _single_ids(column: Any, used: Input) -> tuple[Int32s | Ints, NDArray[np.boo
         places = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
         found.append(known[places])
         missing.append(has_none[places])
-    kind = np.int64 if target.ids == "Dynamic" else np.int32
-    return np.concatenate(found).astype(kind, copy=False), np.concatenate(missing)
+    ids = np.concatenate(found)
+    return ids if target.ids == "Dynamic" else ids.astype(np.int32), np.concatenate(missing)
 
 
 def _expected_id(used: Input) -> str:
