@@ -19,7 +19,7 @@ STAMP  := $(VENV)/.made-$(TORCH)
 
 # Three rings of tests; docs/testing.md lists the folders of each.
 RING1 := tests/unit tests/contract tests/guard tests/simulation tests/processes tests/stores
-RING2 := tests/cluster tests/apiserver tests/conformance tests/chart tests/browser tests/s3_servers tests/walkthroughs
+RING2 := tests/cluster tests/apiserver tests/conformance tests/chart tests/browser tests/s3_servers tests/walkthroughs tests/other_languages
 PARTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/soak/*/test_*.py)))) seeds-1 seeds-2 storms storm scale)
 # A worker that dies is not replaced: its tests fail.
 PYTEST := $(BIN)/pytest --quiet --run-report --durations 10

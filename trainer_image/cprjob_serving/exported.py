@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import shutil
-import struct
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +14,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cprjob_serving.hashes import Floats
+from cprjob_serving.hashes import Floats, Ints
+from cprjob_serving.keyed_rows import KeyedRows, write_changed
+from cprjob_serving.tensor_files import tensors
 from cprjob_serving.transform import Columns, Transform, dense_of, ids_of
 from cprjob_serving.vocabulary import Vocabulary
 
 ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json", "current.json"
-
-#: numpy's names of the types of safetensors.
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 
 
 class DeltaError(Exception):
@@ -46,7 +43,7 @@ def current(folder: Path) -> Path:
 class Model:
     """A model. tables: the vectors of each table by its name, float32 [rows, dim]. about: `model.json`.
 
-    vocabularies: by the name of their table.
+    vocabularies, keyed: by the name of their table. A table with the ids `Dynamic` has the vectors of its keys alone.
     """
 
     folder: Path
@@ -54,6 +51,7 @@ class Model:
     transform: Transform
     tables: Mapping[str, Floats]
     vocabularies: Mapping[str, Vocabulary]
+    keyed: Mapping[str, KeyedRows]
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -63,13 +61,14 @@ class Model:
         if (folder / DELTA).is_file():
             raise NoModelError(f"{folder} has changed rows only; apply them to a model (apply_delta)")
         transform = Transform.of_json((folder / TRANSFORM).read_text("utf-8"))
+        keyed = {table.name: KeyedRows.open(folder / table.file) for table in transform.tables if table.default}
         tables = {table.name: tensors(folder / table.file)["weight"] for table in transform.tables}
         vocabularies = {
             table.name: Vocabulary.of((folder / table.vocabulary).read_bytes())
             for table in transform.tables
             if table.vocabulary is not None
         }
-        return cls(folder, json.loads((folder / ABOUT).read_text("utf-8")), transform, tables, vocabularies)
+        return cls(folder, json.loads((folder / ABOUT).read_text("utf-8")), transform, tables, vocabularies, keyed)
 
     def inputs(self, columns: Columns) -> dict[str, NDArray[Any]]:
         """Return the inputs of the network for n samples, by name, in their order.
@@ -81,7 +80,7 @@ class Model:
         found: dict[str, NDArray[Any]] = {"dense": dense_of(self.transform, columns)}
         for feature in self.transform.features:
             ids = ids_of(self.transform, feature, columns, self.vocabularies)
-            vectors = self.tables[feature.table][ids.rows]
+            vectors = self._vectors(feature.table, ids.rows)
             if ids.lengths is None:
                 found[feature.name] = vectors
             elif feature.pooling == "None":
@@ -97,21 +96,12 @@ class Model:
                 found[feature.name] = sums
         return found
 
-
-def tensors(path: Path, *, write: bool = False) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a safetensors file by name, mapped into memory. `write`: they may be changed in place."""
-    access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
-    with path.open("r+b" if write else "rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(size))
-        mapped = mmap.mmap(file.fileno(), 0, access=access)
-    found = {}
-    for name, each in header.items():
-        if name != "__metadata__":
-            first, last = each["data_offsets"]
-            flat = np.frombuffer(mapped, np.uint8, last - first, 8 + size + first)
-            found[name] = flat.view(_DTYPES[each["dtype"]]).reshape(each["shape"])
-    return found
+    def _vectors(self, name: str, rows: Ints) -> Floats:
+        """Return the vectors of a table's rows, float32 [k, D], a copy. rows: see `Ids`."""
+        table = next(each for each in self.transform.tables if each.name == name)
+        if table.default is None:
+            return self.tables[name][rows]
+        return self.keyed[name].vectors(rows.view(np.uint64), table.default, table.rows)
 
 
 def apply_delta(base: Path, delta: Path, to: Path) -> None:
@@ -139,6 +129,11 @@ def apply_delta(base: Path, delta: Path, to: Path) -> None:
         shutil.copytree(delta, made, ignore=shutil.ignore_patterns(DELTA, "tables"))
         (made / "tables").mkdir()
         for table in transform.tables:
+            if table.default is not None:
+                removed = tensors(delta / table.file)["removed"]
+                rows = (KeyedRows.open(folder / table.file) for folder in (base, delta))
+                write_changed(*rows, removed, made / table.file)
+                continue
             shutil.copyfile(base / table.file, made / table.file)
             changed = tensors(delta / table.file)
             if len(changed["rows"]):

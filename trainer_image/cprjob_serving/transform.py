@@ -12,10 +12,11 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from cprjob_serving.hashes import Cells, Floats, Ints, hashes
+from cprjob_serving.keyed_rows import Default
 from cprjob_serving.vocabulary import Vocabulary
 
-#: Versions of the document. A reader refuses any other, and 1 has no `integers`.
-VERSION, VERSION_WITH_INTEGERS = 1, 2
+#: Versions of the document. A reader refuses any other. 1 has no `integers`, and 1 and 2 have no `default`.
+VERSION, VERSION_WITH_INTEGERS, VERSION_WITH_KEYS = 1, 2, 3
 
 Pooling = Literal["Sum", "Mean", "None"]
 #: Columns by name: a value for each sample, None if it is absent. The values of bags are lists or texts.
@@ -46,7 +47,8 @@ class Table:
     """An embedding table: vectors of `dim` values in `file`, and the mapping of ids to its rows.
 
     `seed` is for the ids `XXH64`, `Murmur3` and `Dynamic`, `outOfRange` for `RowNumber` and `Vocabulary`. `vocabulary`
-    is the file of the values, a line each: the first one has row 1.
+    is the file of the values, a line each: the first one has row 1. A table with the ids `Dynamic`, and no other, has a
+    `default`: the vectors are those of keys, the XXH64 of ids, and `rows` is its capacity.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Table:
     seed: int
     outOfRange: Literal["Fail", "DefaultRow"]  # noqa: N815 -- as the document names it
     vocabulary: str | None = None
+    default: Default | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,29 +110,36 @@ class Transform:
     def to_json(self) -> str:
         """Return the document. `inputs` is for programs in other languages."""
         document = asdict(self)
-        integers = any(feature.integers for feature in self.features)
-        for feature in () if integers else document["features"]:
+        version = VERSION_WITH_INTEGERS if any(feature.integers for feature in self.features) else VERSION
+        version = VERSION_WITH_KEYS if any(table.default for table in self.tables) else version
+        for feature in document["features"] if version < VERSION_WITH_INTEGERS else ():
             del feature["integers"]
-        version = VERSION_WITH_INTEGERS if integers else VERSION
+        for table in document["tables"] if version < VERSION_WITH_KEYS else ():
+            del table["default"]
         return json.dumps({"version": version, **document, "inputs": self.inputs}, indent=2) + "\n"
 
     @classmethod
     def of_json(cls, text: str) -> Self:
         """Read the document. Raises ValueError if it is of another version."""
         found: dict[str, Any] = json.loads(text)
-        if found.get("version") not in {VERSION, VERSION_WITH_INTEGERS}:
+        if found.get("version") not in {VERSION, VERSION_WITH_INTEGERS, VERSION_WITH_KEYS}:
             raise ValueError(
                 f"transform.json is of version {found.get('version')}; this cprjob_serving reads "
-                f"{VERSION} and {VERSION_WITH_INTEGERS}"
+                f"{VERSION} to {VERSION_WITH_KEYS}"
             )
         return cls(
             found["width"],
             tuple(Numeric(**each) for each in found["numeric"]),
-            tuple(Table(**each) for each in found["tables"]),
+            tuple(_table_of(each) for each in found["tables"]),
             tuple(Feature(**each) for each in found["features"]),
             tuple(found["outputs"]),
             found["separator"],
         )
+
+
+def _table_of(document: dict[str, Any]) -> Table:
+    default = document.get("default")
+    return Table(**document | {"default": default and Default(**default)})
 
 
 class EncodeError(ValueError):
@@ -140,8 +150,8 @@ class EncodeError(ValueError):
 class Ids:
     """The rows that a feature uses, sample after sample.
 
-    rows: int64 [k]; with the ids `Dynamic` the 64 bits of the keys. lengths: int64 [n], which add up to k; None if each
-    sample has one. weights: float32 [k]; None: all are 1.
+    rows: int64 [k]; those of a table with the ids `Dynamic` are the bits of keys, which are uint64. lengths: int64 [n],
+    which add up to k; None if each sample has one. weights: float32 [k]; None: all are 1.
     """
 
     rows: Ints
@@ -200,7 +210,7 @@ def _samples(transform: Transform, columns: Columns) -> int:
 def _rows(
     table: Table, ids: list[Any], feature: Feature, sample: Callable[[int], int], vocabularies: Mapping[str, Vocabulary]
 ) -> Ints:
-    """Return the row of each id, int64 [k], or its key in a dynamic table: each different id is looked up once."""
+    """Return the row of each id, int64 [k]: each different id is looked up once."""
     column, text_of = feature.column, _whole if feature.integers else _text
     try:
         texts = [text_of(each) for each in ids]
@@ -208,6 +218,9 @@ def _rows(
         raise EncodeError(f"column {column}: {error}") from error
     places: dict[bytes, int] = {}
     inverse = [places.setdefault(text, len(places)) for text in texts]
+    if table.ids == "Dynamic":  # every key is valid
+        known = hashes(Cells.of([*places]), "XXH64", table.seed).view(np.int64)
+        return known[np.array(inverse, np.int64)]
     if table.ids == "RowNumber":
         known = np.array([_row_number(table, text) for text in places], np.int64)
     elif table.ids == "Vocabulary":
@@ -215,10 +228,8 @@ def _rows(
         if table.outOfRange == "DefaultRow":
             known[known < 0] = _DEFAULT_ROW
     else:
-        found = hashes(Cells.of([*places]), table.ids, table.seed)
-        known = (found if table.ids == "Dynamic" else found % np.uint64(table.rows)).view(np.int64)
-    # Keys may be negative numbers.
-    if table.ids != "Dynamic" and len(wrong := np.flatnonzero(known < 0)):
+        known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
+    if len(wrong := np.flatnonzero(known < 0)):
         at = inverse.index(int(wrong[0]))
         expected = "an integer" + (f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else "")
         if table.ids == "Vocabulary":

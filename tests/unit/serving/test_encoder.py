@@ -191,5 +191,5 @@ def test_unusable_value_is_named() -> None:
         dense_of(transform, {"x": [0], "id": []})
     with pytest.raises(EncodeError, match="column x, sample 0: nan is not a finite number"):
         dense_of(transform, {"x": [float("nan")], "id": [1]})
-    with pytest.raises(ValueError, match=r"transform\.json is of version 3"):
-        Transform.of_json('{"version": 3}')
+    with pytest.raises(ValueError, match=r"transform\.json is of version 4"):
+        Transform.of_json('{"version": 4}')

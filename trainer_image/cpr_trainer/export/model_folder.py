@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -22,6 +22,7 @@ from torch import nn
 
 from cpr_contract.codec import to_dict
 from cpr_contract.manifests import DenseManifest
+from cpr_contract.model import DynamicSpec
 from cpr_contract.requests import PROGRAMS, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
@@ -31,9 +32,11 @@ from cpr_trainer.checkpoint.restore.loading import load_anchor
 from cpr_trainer.data.schema import columns_of
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement, layout_hash
+from cpr_trainer.export.live_rows import KeyedDifference, KeyedFile, LiveTable
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.store import Store
 from cprjob_serving.exported import ABOUT, DELTA, TRANSFORM
+from cprjob_serving.keyed_rows import Default
 from cprjob_serving.transform import Feature, Numeric, Table, Transform
 
 
@@ -66,7 +69,7 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
         write_tables(store, job, manifest, folder, transform)
     else:
         counts = write_changed_rows(store, job, (since, manifest), folder, transform)
-        _write(folder / DELTA, {"since": request.since, "anchor": request.anchor, "rows": counts})
+        _write(folder / DELTA, {"since": request.since, "anchor": request.anchor, **counts})
     (folder / TRANSFORM).write_text(transform.to_json(), encoding="utf-8")
     about = {
         "job": job.job_name,
@@ -100,8 +103,9 @@ def transform_of(job: JobSpec) -> Transform:
                 table.hash_seed,
                 table.out_of_range,
                 f"vocabularies/{quote(table.name, safe='')}.txt" if table.ids == "Vocabulary" else None,
+                table.dynamic and Default(table.dynamic.default, data.seed % 2**64, place, table.precision),
             )
-            for table, dim in zip(model.tables, model.table_dims, strict=True)
+            for place, (table, dim) in enumerate(zip(model.tables, model.table_dims, strict=True))
         ),
         tuple(
             Feature(name, each.column, each.table.name, each.pooling, each.max_length, each.weights, each.integers)
@@ -113,56 +117,99 @@ def transform_of(job: JobSpec) -> Transform:
 
 
 def write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Path, transform: Transform) -> None:
-    """Write all shards into tables that are mapped files: the tables need not fit into memory."""
+    """Write all shards into tables that are mapped files: the tables need not fit into memory.
+
+    A file has `weight`, float32 [rows, dim]. That of a dynamic table has `keys`, uint64 [n] ascending, and `weight`,
+    float32 [n, dim], of the keys that are live at the anchor.
+    """
+    static, dynamic = _kinds(job)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".scratch-") as scratch:
-        tables = [
-            torch.from_file(f"{scratch}/{number}", shared=True, size=table.rows * table.dim).view(table.rows, table.dim)
-            for number, table in enumerate(transform.tables)
-        ]
+        weights, keyed = dict[int, torch.Tensor](), dict[int, KeyedFile]()
+        for place, table in enumerate(transform.tables):
+            if place in static:
+                size = table.rows * table.dim
+                flat = torch.from_file(f"{scratch}/{place}", shared=True, size=size)
+                weights[place] = flat.view(table.rows, table.dim)
+            else:
+                live = LiveTable.of(place, dynamic[place], manifest.step)
+                keyed[place] = KeyedFile(live, table.dim, Path(scratch, str(place)))
         placement = Placement.of(job.model, len(manifest.shards))
         for index in range(placement.shards):
             local = load_anchor(store, job, manifest, placement, index)
-            for place, rows, slots in _slots(local):
-                tables[place][torch.from_numpy(rows)] = torch.from_numpy(_values(local, slots))
-        for table, weight in zip(transform.tables, tables, strict=True):
-            safetensors.torch.save_file({"weight": weight}, folder / table.file)
+            for place, rows, slots in _slots(local, static):
+                weights[place][torch.from_numpy(rows)] = torch.from_numpy(_values(local, slots))
+            for file in keyed.values():
+                file.add(local)
+        for place, weight in weights.items():
+            safetensors.torch.save_file({"weight": weight}, folder / transform.tables[place].file)
+        for place, file in keyed.items():
+            file.write(folder / transform.tables[place].file)
 
 
 def write_changed_rows(
     store: Store, job: JobSpec, anchors: tuple[DenseManifest, DenseManifest], folder: Path, transform: Transform
-) -> dict[str, int]:
-    """Write the rows of the second anchor that differ from those of the first one; return their number, by table.
+) -> dict[str, dict[str, int]]:
+    """Write the rows of the second anchor that differ from those of the first one; return their numbers, by table.
 
     A file has `rows`, int64 [k] ascending, and `weight`, float32 [k, dim], of a table. Anchors of earlier versions do
     not state the first values of rows that no save has. Such rows of another job count as changed.
+
+    The file of a dynamic table has `keys`, uint64 [k] ascending, instead of `rows`, and `removed`, uint64 [r]: keys
+    that the second anchor lacks. No save states the rules of another job, so all of its rows count as changed.
     """
     since, until = anchors
-    found: list[list[tuple[Ints, Floats]]] = [[] for _ in transform.tables]
+    same_job = since.job_uid == job.job_uid
+    static, dynamic = _kinds(job)
+    found: dict[int, list[tuple[Ints, Floats]]] = {place: [] for place in static}
+    keyed = {
+        place: KeyedDifference(
+            LiveTable.of(place, rules, since.step) if same_job else None,
+            LiveTable.of(place, rules, until.step),
+            transform.tables[place].dim,
+        )
+        for place, rules in dynamic.items()
+    }
     placement = Placement.of(job.model, len(until.shards))
     for index in range(placement.shards):
         old, new = (load_anchor(store, job, each, placement, index) for each in (since, until))
-        for place, rows, slots in _slots(new):
+        for place, rows, slots in _slots(new, static):
             before, after = _values(old, slots), _values(new, slots)
             changed = (before.view(np.int32) != after.view(np.int32)).any(axis=1)
-            if since.job_uid != job.job_uid and since.model is None:
+            if not same_job and since.model is None:
                 changed |= old.arena.epochs.of[slots] == 0
             if changed.any():
                 found[place].append((rows[changed], after[changed]))
-    counts = {}
-    for table, parts in zip(transform.tables, found, strict=True):
-        rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in parts)])
-        weight = np.concatenate([np.empty((0, table.dim), np.float32), *(values for _, values in parts)])
-        order = np.argsort(rows)
-        safetensors.numpy.save_file({"rows": rows[order], "weight": weight[order]}, folder / table.file)
-        counts[table.name] = len(rows)
+        for differences in keyed.values():
+            differences.add(old, new)
+    counts: dict[str, dict[str, int]] = {"rows": {}} | ({"removed": {}} if keyed else {})
+    for place, table in enumerate(transform.tables):
+        if place in static:
+            counts["rows"][table.name] = _write_rows(found[place], table.dim, folder / table.file)
+        else:
+            counts["rows"][table.name], counts["removed"][table.name] = keyed[place].write(folder / table.file)
     return counts
 
 
-def _slots(local: LocalRows) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield rows of a shard, int64 [k], and their slots, table by table and chunk by chunk."""
+def _kinds(job: JobSpec) -> tuple[set[int], dict[int, DynamicSpec]]:
+    """Return the places of the static tables in a job's model, and the rules of the others by their places."""
+    dynamic = {place: table.dynamic for place, table in enumerate(job.model.tables) if table.dynamic is not None}
+    return set(range(len(job.model.tables))) - dynamic.keys(), dynamic
+
+
+def _write_rows(parts: Sequence[tuple[Ints, Floats]], dim: int, to: Path) -> int:
+    """Write rows, int64 [k], with their vectors, float32 [k, dim], into a delta's file; return their number."""
+    rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in parts)])
+    weight = np.concatenate([np.empty((0, dim), np.float32), *(values for _, values in parts)])
+    order = np.argsort(rows)
+    safetensors.numpy.save_file({"rows": rows[order], "weight": weight[order]}, to)
+    return len(rows)
+
+
+def _slots(local: LocalRows, tables: Collection[int]) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield rows of some tables on a shard, int64 [k], and their slots, table by table and chunk by chunk."""
     for chunk in local.placement.rows_of(local.index):
         slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
-        for table in np.unique(chunk.tables).tolist():
+        for table in np.intersect1d(chunk.tables, [*tables]).tolist():
             here = chunk.tables == table
             yield table, chunk.rows[here], slots[here]
 

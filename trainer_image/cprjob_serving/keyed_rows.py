@@ -1,0 +1,124 @@
+"""Rows of a table that gives them to ids as they come: found by key, merged with those of a delta, and first values.
+
+A key is the XXH64 of an id. docs/hashing.md has the arithmetic of first values, with test vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cprjob_serving.hashes import GOLDEN, U64, Floats, Ints, mix64
+from cprjob_serving.tensor_files import head, tensors
+
+#: A float32 holds whole numbers of so many bits exactly.
+_BITS = 24
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """The vector of a key that is not in its table.
+
+    `Zero` is zeros. `Random` is a function of the key, of `seed`, in [0, 2**64), and of the table's place in the model,
+    counted from 0. `precision` is that of the table in training: values of `bf16` are rounded to nearest.
+    """
+
+    kind: Literal["Random", "Zero"]
+    seed: int
+    table: int
+    precision: Literal["fp32", "bf16"] = "fp32"
+
+    def vectors(self, keys: U64, rows: int, dim: int) -> Floats:
+        """Return the vectors of keys, float32 [k, dim]. keys: uint64 [k]. rows: the capacity of their table."""
+        if self.kind == "Zero":
+            return np.zeros((len(keys), dim), np.float32)
+        place = np.array([self.table + 1], np.uint64)
+        of_table = mix64(mix64(np.uint64(self.seed) + place * GOLDEN))
+        of_keys = mix64(of_table + keys * GOLDEN)
+        # Two columns come from one hashed word.
+        words = mix64(of_keys[:, np.newaxis] + np.arange(1, (dim + 1) // 2 + 1, dtype=np.uint64) * GOLDEN)
+        whole = words.astype("<u8", copy=False).view("<i4")[:, :dim] >> (32 - _BITS)
+        found: Floats = whole.astype(np.float32) * np.float32(sqrt(1 / rows) * 0.5 ** (_BITS - 1))
+        return _rounded(found) if self.precision == "bf16" else found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedRows:
+    """Vectors by key. keys: uint64 [n], ascending, all different. weight: float32 [n, D]."""
+
+    keys: U64
+    weight: Floats
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Return the rows of a table's file, mapped into memory."""
+        found = tensors(path)
+        return cls(found["keys"], found["weight"])
+
+    def find(self, keys: U64) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return the place of each key, int64 [k], and whether it is there, bool [k]: only then the place is valid."""
+        places = np.searchsorted(self.keys, keys).astype(np.int64)
+        found = places < len(self)
+        found[found] = self.keys[places[found]] == keys[found]
+        return places, found
+
+    def vectors(self, keys: U64, default: Default, rows: int) -> Floats:
+        """Return the vector of each key, float32 [k, D], a copy. rows: the capacity of the table."""
+        places, found = self.find(keys)
+        vectors = np.empty((len(keys), self.weight.shape[1]), np.float32)
+        vectors[found] = self.weight[places[found]]
+        vectors[~found] = default.vectors(keys[~found], rows, vectors.shape[1])
+        return vectors
+
+
+def head_of(count: int, dim: int) -> bytes:
+    """Return the start of a file of `count` rows, which their keys and then their vectors follow."""
+    return head((("keys", "U64", (count,)), ("weight", "F32", (count, dim))))
+
+
+def write_changed(base: KeyedRows, changed: KeyedRows, removed: U64, to: Path) -> None:
+    """Write the rows of a base with those of a delta into a file. removed: uint64 [r], keys that are no longer there.
+
+    Takes the memory of the keys, and of some vectors. Raises OSError.
+    """
+    leaves = np.zeros(len(base), np.bool_)
+    for keys in (changed.keys, removed):
+        places, found = base.find(keys)
+        leaves[places[found]] = True
+    stays = np.flatnonzero(~leaves)
+    keys = np.concatenate((base.keys[stays], changed.keys))
+    order = np.argsort(keys, kind="stable")
+    with to.open("wb") as file:
+        file.write(head_of(len(keys), changed.weight.shape[1]))
+        file.write(keys[order].data)
+        for vectors in _merged(base.weight, stays, changed.weight, order):
+            file.write(vectors.data)
+
+
+def _merged(base: Floats, stays: Ints, changed: Floats, order: Ints) -> Iterator[Floats]:
+    """Yield vectors, some at a time: `order` has their places in those that stay, followed by the changed ones."""
+    for first in range(0, len(order), _ROWS_AT_ONCE):
+        places = order[first : first + _ROWS_AT_ONCE]
+        of_base = places < len(stays)
+        vectors = np.empty((len(places), changed.shape[1]), np.float32)
+        vectors[of_base] = base[stays[places[of_base]]]
+        vectors[~of_base] = changed[places[~of_base] - len(stays)]
+        yield vectors
+
+
+def _rounded(values: Floats) -> Floats:
+    """Return the nearest bfloat16 of finite values, ties to even, as float32 of the same shape."""
+    bits = values.view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) & np.uint32(0xFFFF0000)).view(
+        np.float32
+    )
