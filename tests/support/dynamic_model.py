@@ -65,14 +65,16 @@ def keys_of(texts: Sequence[str], table: TableSpec) -> U64:
 
 
 def vectors(keys: U64, step: int, dim: int) -> Floats:
-    """Return the vectors of keys after a push in a step, float32 [k, dim]."""
+    """Return the vectors of keys after a push in a step, float32 [k, dim]; pushes leave the first value as it is."""
     draws = [np.random.default_rng([key, step]).standard_normal(dim, np.float32) for key in keys.tolist()]
-    return np.array(draws, np.float32).reshape(-1, dim)
+    found = np.array(draws, np.float32).reshape(-1, dim)
+    found[:, 0] = [key % 1000 / 8 for key in keys.tolist()]
+    return found
 
 
 @dataclass(eq=False)
 class TrainedTable:
-    """A dynamic table with vectors. pushed: the step of the last push of each key that has a slot."""
+    """A dynamic table with vectors. pushed: the step of the last push of each key that was not evicted."""
 
     spec: TableSpec
     table: DynamicTable
