@@ -108,6 +108,14 @@ TABLE = (
         environ=SUPERVISED_PODS,
     ),
     Row(
+        "dynamic tables",
+        "dynamic",
+        ((60, killed_processes(ROLE_SHARD, 0)), (110, killed_shards(1)), (160, rolled_back(kills=ROLE_SHARD))),
+        REPLAY,
+        OFTEN_S,
+        environ=SUPERVISED_PODS,
+    ),
+    Row(
         "a recipe, in its warm-up",
         "recipe",
         ((40, killed_shards(1)), (120, rolled_back(kills=ROLE_TRAINER))),
@@ -229,7 +237,7 @@ def assert_ended_early(job: JobSpec, undisturbed: JobSpec, result: Result) -> No
     assert (scored.step, scored.auc) == (early_stop.best_step, early_stop.best)
 
 
-@pytest.mark.parametrize("name", ["plain", "dims"])
+@pytest.mark.parametrize("name", ["plain", "dims", "dynamic"])
 def test_resharded_job_leaves_the_bytes_of_a_run_without(name: str, tmp_path: Path, reference: Reference) -> None:
     """Two shards, three, and two again; a shard of the three is killed right after the change."""
     _, expected = reference(name)

@@ -33,7 +33,7 @@ from support.oracle import OracleResult, train
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedModel:
-    """dense: float32 [p]. tables: float32 [rows, D] each."""
+    """dense: float32 [p]. tables: float32 [rows, D] each; of a dynamic one the rows of its `keys`, uint64."""
 
     dense: Tensor
     tables: tuple[Tensor, ...]
@@ -41,6 +41,7 @@ class SavedModel:
     log_loss: float | None
     scored: int
     metrics: dict[str, float]
+    keys: tuple[Tensor | None, ...]
 
 
 def single_process_model(job: JobSpec) -> SavedModel:
@@ -54,13 +55,14 @@ def single_process_model(job: JobSpec) -> SavedModel:
     )
     scores = trainer.scores.validation
     dense = trainer.replica.parameters.cpu()
-    return SavedModel(dense, tables, scores.auc(), scores.log_loss(), scores.samples, dict(scores.metrics()))
+    every = (None,) * len(tables)
+    return SavedModel(dense, tables, scores.auc(), scores.log_loss(), scores.samples, dict(scores.metrics()), every)
 
 
 def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
     store = open_store(job.snapshots.store, None, None)
     export_model(store, job, ExportRequest(anchor.key), folder)
-    tables = tuple(load_file(folder / "tables" / f"{table.name}.safetensors")["weight"] for table in job.model.tables)
+    tables = [load_file(folder / "tables" / f"{table.name}.safetensors") for table in job.model.tables]
     tensors = read_tensors(store, read_anchor(store, anchor))
     replica = DenseReplica(job.model, 0)
     replica.load(tensors)
@@ -68,11 +70,12 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
     validation.load_state(tensors["evaluation"])
     return SavedModel(
         replica.parameters,
-        tables,
+        tuple(table["weight"] for table in tables),
         validation.auc(),
         validation.log_loss(),
         validation.samples,
         dict(validation.metrics()),
+        tuple(table.get("keys") for table in tables),
     )
 
 
@@ -120,8 +123,11 @@ def assert_norms_close(model: SavedModel, job: JobSpec) -> None:
 
 def assert_fitted(found: Fitted, job: JobSpec, model: SavedModel) -> None:
     """Assert that the result of `fit` is the model of the job, bit for bit."""
-    for table, rows in zip(job.model.tables, model.tables, strict=True):
-        assert np.array_equal(found.rows(table.name, range(table.rows)), rows.numpy())
+    for table, rows, keys in zip(job.model.tables, model.tables, model.keys, strict=True):
+        ids = range(table.rows) if keys is None else keys.numpy()
+        assert np.array_equal(found.rows(table.name, ids), rows.numpy())
+        if keys is not None:
+            assert np.array_equal(keys.numpy(), found.tables.keys(job.model.tables.index(table)))
     parameters = torch.cat([parameter.detach().flatten() for parameter in found.network.parameters()])
     assert torch.equal(parameters, model.dense)
     score = found.progressive

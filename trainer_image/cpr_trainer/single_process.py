@@ -51,22 +51,34 @@ class LocalTables:
         self._of_band = {table.band: table for table in self._dynamic}
 
     def read(self, rows: UniqueRows) -> Rows:
-        """Return copies of rows as tensors, float32, as of the next step."""
+        """Return copies of rows as tensors, float32, as of the last step: those of the model."""
+        return self._read(rows, self.step)
+
+    def read_next(self, rows: UniqueRows) -> Rows:
+        """Return copies of rows as tensors, float32, as the next step reads them: some keys may expire with it."""
+        return self._read(rows, self.step + 1)
+
+    def _read(self, rows: UniqueRows, step: int) -> Rows:
         found = []
         for band in range(self.placement.table_bands):
             segment, table = self.arena.segments[band], self._of_band.get(band)
             if table is None:
                 vectors = segment.rows.take(segment.within(rows.of_band(rows.places, band)), axis=0)
             else:
-                vectors = table.read(rows.of_band(rows.numbers, band).view(np.uint64), self.step + 1)
+                vectors = table.read(rows.of_band(rows.numbers, band).view(np.uint64), step)
             found.append(torch.from_numpy(as_floats(vectors)))
         return as_rows(tuple(found))
 
+    def keys(self, table: int) -> U64:
+        """Return the keys of a dynamic table as of the last step, uint64 [n], ascending."""
+        (of_table,) = (each for each in self._dynamic if each.table == table)
+        return of_table.entries.keys(self.step)
+
     def read_keys(self, table: int, keys: U64) -> Floats:
-        """Return the vectors of keys of a dynamic table as of the next step, float32 [k, D], a copy."""
+        """Return the vectors of keys of a dynamic table as of the last step, float32 [k, D], a copy."""
         unique, inverse = np.unique(keys, return_inverse=True)
         (of_table,) = (each for each in self._dynamic if each.table == table)
-        return as_floats(of_table.read(unique, self.step + 1))[inverse]
+        return as_floats(of_table.read(unique, self.step))[inverse]
 
     def apply(self, rows: UniqueRows, gradients: Sequence[Floats]) -> Ints:
         """Take the next step, with gradients float32 [u_b, D_b] of each band; return the slots that it changed."""
@@ -105,7 +117,7 @@ class SingleProcessTrainer:
             samples = self.order.slice_of(step)
             batch = self._dataset.take(self.order.indices_of(samples))
             access = find_access(self.tables.placement, batch.ids)
-            fetch = partial(self.tables.read, access.unique)
+            fetch = partial(self.tables.read_next, access.unique)
             names = (self._seed, 0, step)  # those of the only trainer of a job
             computed = compute(self.replica, batch, access, fetch, len(samples), self._workers, names)
             self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))

@@ -19,15 +19,12 @@ from numpy.typing import NDArray
 from cpr_contract.model import DynamicSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.dynamic.entries import Rules
+from cpr_trainer.embedding.dynamic.entries import Entries, Rules, join_halves
 from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
 from cprjob_serving.hashes import U64
 from cprjob_serving.keyed_rows import KeyedRows, head_of
 
-#: The last columns of the state of a dynamic table's band: the halves of the key, the step of the last push, the count.
-_ENTRY_COLUMNS = 4
 _SLOTS_AT_ONCE = 16 * PAGE_SLOTS
-_HALF = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +48,9 @@ class LiveTable:
         """Yield the live rows on a shard, some pages at a time."""
         segment = local.arena.segments[int(local.placement.band_of[self.place])]
         for first in range(0, len(segment), _SLOTS_AT_ONCE):
-            entries = segment.state[first : first + _SLOTS_AT_ONCE, -_ENTRY_COLUMNS:].view(np.uint32)
-            keys = entries[:, 0] | entries[:, 1].astype(np.uint64) << _HALF
-            slots = live_slots(keys, entries[:, 2], self.oldest)
+            entries = Entries.of(segment.state[first : first + _SLOTS_AT_ONCE], None)
+            keys = join_halves(entries.low, entries.high)
+            slots = live_slots(keys, entries.steps, self.oldest)
             yield KeyedRows(keys[slots], segment.read(first + slots))
 
 

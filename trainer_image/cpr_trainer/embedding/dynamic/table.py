@@ -159,6 +159,10 @@ class DynamicTable:
             entries.cell_steps[update.cells], entries.cell_marks[update.cells] = update.contents.T
         self.note(update)
 
+    def keys(self, step: int) -> U64:
+        """Return the keys of the table at a step, uint64 [n], ascending. It reads all entries."""
+        return np.sort(self.entries.keys_at(np.flatnonzero(self.entries.steps >= self.rules.oldest_live(step))))
+
     def occupancy(self, step: int) -> int:
         """Return the number of entries at a step. It reads all of them."""
         return int(np.count_nonzero(self.entries.steps >= self.rules.oldest_live(step)))
