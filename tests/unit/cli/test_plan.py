@@ -105,6 +105,16 @@ def test_plan_states_the_memory_of_redundancy(tmp_path: Path, k: int, share: flo
     assert f"redundancy takes {memory['redundancy_bytes'] / (1 << 20):,.1f} MiB more" in words
 
 
+def test_plan_names_the_entries_of_dynamic_tables(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    document = yaml.safe_load(Path(write(path)).read_text("utf-8"))
+    document["spec"]["model"]["tables"][0] |= {"ids": "Dynamic", "rows": 10**7}
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    size = plan(str(path))["shard_memory"]["rows_bytes"] / (1 << 20)
+    words = " ".join(runner.invoke(app, ["plan", str(path)]).output.split())
+    assert f"A shard holds {size:,.1f} MiB of rows and their optimizer state, with the entries of dynamic" in words
+
+
 @pytest.mark.parametrize(
     ("trainers", "steps"),
     [({"replicas": 2}, 8), ({"replicas": 1}, 0), ({"replicas": 2, "sparseUpdates": "PerPush"}, 0)],
