@@ -66,7 +66,7 @@ def dynamic(folder: Path) -> JobSpec:
     (folder / "log" / "day=1.csv").write_bytes(table_data.as_text(rows, ","))
     counted, full = DynamicSpec(min_steps=3, ttl_steps=20), DynamicSpec(score="Pushes", halving_steps=50)
     tables = (
-        TableSpec("user", 8192, ids="Dynamic", hash_seed=3, dynamic=counted),
+        TableSpec("user", 3 * 4096, ids="Dynamic", hash_seed=3, dynamic=counted),
         TableSpec("item", 4096, ids="Dynamic", dynamic=full),
     )
     job, uri = plain(folder), f"{folder}/log/day=*"

@@ -75,6 +75,13 @@ TABLE = (
         OFTEN_S,
     ),
     Row(
+        "dynamic tables: a leader's pod, then a shard, from parity",
+        "dynamic",
+        ((60, killed_trainer(0)), (140, with_parity(killed_shards(1, rebuilt=True)))),
+        REPLAY | {"trainers": 2, "shards": 3, "parity_shards": 1},
+        OFTEN_S,
+    ),
+    Row(
         "spilled pushes",
         "merged_steps",
         ((60, killed_processes(ROLE_TRAINER, 1)), (160, killed_shards(1))),
