@@ -14,7 +14,8 @@ from support.dynamic_model import ITEM, PAGE, TABLES, USER, TrainedModel, dynami
 READER = Path(__file__).parent / "goreader"
 #: Ids of each length that XXH64 treats in another way.
 IDS = ["42", "-1", "007", "é", "", "18446744073709551615", *("x" * length for length in range(1, 80))]
-UNKNOWN = ["unknown", "7", "y" * 40]
+#: Some have keys above all others. The first values of the last two lie halfway between two numbers of bfloat16.
+UNKNOWN = [*(f"unknown {each}" for each in range(1000)), "tie 510", "tie 960"]
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -130,9 +130,8 @@ def apply_delta(base: Path, delta: Path, to: Path) -> None:
         (made / "tables").mkdir()
         for table in transform.tables:
             if table.default is not None:
-                removed = tensors(delta / table.file)["removed"]
-                rows = (KeyedRows.open(folder / table.file) for folder in (base, delta))
-                write_changed(*rows, removed, made / table.file)
+                old, new = (KeyedRows.open(folder / table.file) for folder in (base, delta))
+                write_changed(old, new, tensors(delta / table.file)["removed"], made / table.file)
                 continue
             shutil.copyfile(base / table.file, made / table.file)
             changed = tensors(delta / table.file)

@@ -22,7 +22,7 @@ from cprjob_serving.keyed_rows import Default
 from support.dynamic_model import ITEM, PAGE, TABLES, USER, TrainedModel, dynamic_job, keys_of, vectors, with_ttl
 from support.dynamic_steps import draw_steps
 
-COLUMNS = {"views": [1, None, 3], "price": [0.5, 2, None], "site": ["a", "b", None]}
+COLUMNS: dict[str, list[Any]] = {"views": [1, None, 3], "price": [0.5, 2, None], "site": ["a", "b", None]}
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_default_vectors_are_the_first_values_of_training(
 def test_page_has_the_first_values_that_are_computed() -> None:
     page = (Path(__file__).parents[3] / "docs" / "hashing.md").read_text("utf-8")
     lines = re.findall(r"^\| `([0-9a-f]{16})` \| (\w+) \| ((?:`[0-9a-f]{8}` ?){3}) \|$", page, re.MULTILINE)
-    assert len(lines) == 6
+    assert len(lines) == 10
     for key, precision, stated in lines:
         default = Default("Random", 7, 1, precision)
         found = default.vectors(np.array([int(key, 16)], np.uint64), 200_000, 3)

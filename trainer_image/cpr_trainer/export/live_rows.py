@@ -75,9 +75,9 @@ class KeyedFile:
     def add(self, local: LocalRows) -> None:
         """Add the rows of the next shard."""
         for rows in self._table.rows(local):
-            for part, array in zip(self._parts, (rows.keys, rows.weight), strict=True):
+            for part, content in zip(self._parts, (rows.keys.data, rows.weight.data), strict=True):
                 with part.open("ab") as file:
-                    file.write(array.data)
+                    file.write(content)
             self._count += len(rows)
 
     def write(self, to: Path) -> None:

@@ -103,7 +103,7 @@ def transform_of(job: JobSpec) -> Transform:
                 table.hash_seed,
                 table.out_of_range,
                 f"vocabularies/{quote(table.name, safe='')}.txt" if table.ids == "Vocabulary" else None,
-                table.dynamic and Default(table.dynamic.default, data.seed % 2**64, place, table.precision),
+                _default(job, place),
             )
             for place, (table, dim) in enumerate(zip(model.tables, model.table_dims, strict=True))
         ),
@@ -114,6 +114,14 @@ def transform_of(job: JobSpec) -> Transform:
         (*model.labels, *model.targets),
         columns.separator,
     )
+
+
+def _default(job: JobSpec, place: int) -> Default | None:
+    """Return the vector of a key without a row, in the table at a place of a job's model; None for a static table."""
+    table = job.model.tables[place]
+    if table.dynamic is None:
+        return None
+    return Default(table.dynamic.default, job.data.seed % 2**64, place, table.precision)
 
 
 def write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Path, transform: Transform) -> None:
@@ -181,7 +189,7 @@ def write_changed_rows(
                 found[place].append((rows[changed], after[changed]))
         for differences in keyed.values():
             differences.add(old, new)
-    counts: dict[str, dict[str, int]] = {"rows": {}} | ({"removed": {}} if keyed else {})
+    counts: dict[str, dict[str, int]] = {name: {} for name in (("rows", "removed") if keyed else ("rows",))}
     for place, table in enumerate(transform.tables):
         if place in static:
             counts["rows"][table.name] = _write_rows(found[place], table.dim, folder / table.file)
