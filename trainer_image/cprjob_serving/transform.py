@@ -210,7 +210,7 @@ def _samples(transform: Transform, columns: Columns) -> int:
 def _rows(
     table: Table, ids: list[Any], feature: Feature, sample: Callable[[int], int], vocabularies: Mapping[str, Vocabulary]
 ) -> Ints:
-    """Return the row of each id, int64 [k]: each different id is looked up once."""
+    """Return the row of each id, int64 [k], or its key in a dynamic table: each different id is looked up once."""
     column, text_of = feature.column, _whole if feature.integers else _text
     try:
         texts = [text_of(each) for each in ids]
@@ -228,7 +228,7 @@ def _rows(
         if table.outOfRange == "DefaultRow":
             known[known < 0] = _DEFAULT_ROW
     else:
-        known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
+        known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).view(np.int64)
     if len(wrong := np.flatnonzero(known < 0)):
         at = inverse.index(int(wrong[0]))
         expected = "an integer" + (f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else "")

@@ -228,7 +228,7 @@ def run_trials(job: JobSpec, dataset: Dataset, experiment: SavingExperiment, rep
         order, shards = trainer.order, None
         if trial.saving is not None:
             schedule = Schedule.of(trial.saving, order, dataset, placement)
-            shards = SavingShards(trial.saving, schedule, trainer.arena, placement, order, trial.seed)
+            shards = SavingShards(trial.saving, schedule, trainer.tables.arena, placement, order, trial.seed)
         after_step = None if shards is None else shards.after_step
         trainer.train(partial(_report_progress, report, number, order.total_samples), after_step)
         lost = (shards.lost_sample_shards, shards.lost_row_updates) if shards else (0, 0)
