@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cprjob_serving.hashes import GOLDEN, U64, Floats, Ints, mix64
 from cprjob_serving.tensor_files import head, tensors
 
-#: A float32 holds whole numbers of so many bits exactly.
+#: A float32 holds whole numbers with this number of bits exactly.
 _BITS = 24
 _ROWS_AT_ONCE = 1 << 16
 

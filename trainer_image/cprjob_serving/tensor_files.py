@@ -44,9 +44,9 @@ def tensors(path: Path, *, write: bool = False) -> dict[str, NDArray[Any]]:
 
 
 def head(contents: Sequence[tuple[str, str, tuple[int, ...]]]) -> bytes:
-    """Return the start of a file whose tensors follow one after the other: name, type and shape of each.
+    """Return the start of a file. contents: name, type and shape of each tensor, in the order of their bytes.
 
-    A type comes after all those of more bytes.
+    Types of more bytes come first.
     """
     header, first = {}, 0
     for name, dtype, shape in contents:

@@ -31,7 +31,7 @@ def trained(tmp_path: Path) -> TrainedModel:
 
 
 def push(trained: TrainedModel, seed: int, steps: range) -> None:
-    """Take steps on the users, whose keys meet in few buckets: some are evicted, and some expire."""
+    """Take steps on the users. Their keys meet in few buckets: some are evicted, and some expire."""
     for step, (keys,) in zip(steps, draw_steps(seed, len(steps), 1), strict=True):
         trained.tables[USER].push(step, keys[:200])
 

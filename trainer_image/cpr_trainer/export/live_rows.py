@@ -61,7 +61,7 @@ def live_slots(keys: U64, steps: NDArray[np.uint32], oldest: int) -> Ints:
 
 
 class KeyedFile:
-    """Collects the rows of a table on disk: keys and vectors in a file each, whose names begin with that of `scratch`.
+    """Collects the rows of a table on disk: keys and vectors in a file each, with the name `scratch` and a suffix.
 
     Raises OSError, as do its methods.
     """

@@ -127,8 +127,8 @@ def _default(job: JobSpec, place: int) -> Default | None:
 def write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Path, transform: Transform) -> None:
     """Write all shards into tables that are mapped files: the tables need not fit into memory.
 
-    A file has `weight`, float32 [rows, dim]. That of a dynamic table has `keys`, uint64 [n] ascending, and `weight`,
-    float32 [n, dim], of the keys that are live at the anchor.
+    A file has `weight`, float32 [rows, dim]. The file of a dynamic table has the n keys that are live at the anchor:
+    `keys`, uint64 [n] ascending, and `weight`, float32 [n, dim].
     """
     static, dynamic = _kinds(job)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".scratch-") as scratch:
