@@ -1,5 +1,7 @@
 """Compare the training speed of two checkouts: `.venv/bin/python tools/compare_builds.py OLD NEW --trainers 2`.
 
+The same checkout twice compares two kinds of tables: `. . --new-table '{"ids": "Dynamic"}'`.
+
 Both checkouts, each after `make env`, train the job of `cprjob bench train` at the same time, but one of them is always
 stopped by SIGSTOP: they run in slices of a second or two. A machine that becomes slower or faster in the meantime is so
 for both. Each ratio is that of a pair of windows of several slices. It exits with 1 if a
@@ -9,6 +11,7 @@ member of a job is replaced in the meantime.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
@@ -21,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -82,6 +86,8 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--workers", type=int, default=1, help="compute threads per trainer")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--old-table", type=json.loads, default={}, help="fields of each table of OLD's job, as JSON")
+    parser.add_argument("--new-table", type=json.loads, default={}, help="fields of each table of NEW's job, as JSON")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--slices", type=int, default=8, help="slices of each checkout in a window")
     parser.add_argument("--seconds", type=float, default=1.5, help="length of a slice")
@@ -89,8 +95,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cprjob-") as name, ExitStack() as stack:
         folder = Path(name)
         old, new = (
-            stack.enter_context(_started(label, checkout.resolve(), folder, options))
-            for label, checkout in (("old", options.old), ("new", options.new))
+            stack.enter_context(_started(label, checkout.resolve(), folder, table, options))
+            for label, checkout, table in (
+                ("old", options.old, options.old_table),
+                ("new", options.new, options.new_table),
+            )
         )
         while min(len(old.steps()), len(new.steps())) < _WARM_STEPS:
             old.check(options.trainers + options.shards)
@@ -107,8 +116,10 @@ def main() -> None:
 
 
 @contextmanager
-def _started(name: str, checkout: Path, folder: Path, options: argparse.Namespace) -> Iterator[Build]:
-    """Start `cprjob run` of a checkout; in the end kill all its processes."""
+def _started(
+    name: str, checkout: Path, folder: Path, table: dict[str, Any], options: argparse.Namespace
+) -> Iterator[Build]:
+    """Start `cprjob run` of a checkout; in the end kill all its processes. table: fields of each table."""
     place, samples = folder / name, folder / "samples.tsv"
     place.mkdir()
     job = document(
@@ -122,6 +133,8 @@ def _started(name: str, checkout: Path, folder: Path, options: argparse.Namespac
         store=place / "store",
         interval_s=_SAVE_INTERVAL_S,
     )
+    for each in job["spec"]["model"]["tables"]:
+        each.update(table)
     if not samples.exists():
         write_samples(parse_job(job, uid="comparison"), samples, os.environ)
     set_container_fields(job, {"env": [{"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{_TRACE}"}]})

@@ -20,7 +20,7 @@ from cpr_trainer.embedding.dynamic.rows import DynamicRows, PlannedRows, dynamic
 from cpr_trainer.embedding.memory import Memory, OwnMemory
 from cpr_trainer.embedding.optimizers import Assignment, band_shapes, changes_of
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.embedding.segments import Epochs, Seeding, Segment
+from cpr_trainer.embedding.segments import Epochs, Seeding, Segment, take_rows
 
 #: The size of the undo log during a save: this share of the rows, but enough for some large pushes.
 _LOG_SHARE = 0.03
@@ -232,13 +232,12 @@ class Arena:
         update: the step and the rank.
         """
         (step, rank), (rows, state) = update, to
-        # Slots are valid; the mode `raise` would copy twice.
-        segment.state.take(slots, axis=0, out=state, mode="clip")
+        take_rows(segment.state, slots, state)
         if not segment.dim:
             return
         owned = numbers if planned is None else self.optimizers.numbers_in(planned.table.table, len(slots))
         if planned is not None or segment.precision == "fp32":
-            segment.rows.take(slots, axis=0, out=rows, mode="clip")
+            take_rows(segment.rows, slots, rows)
         if planned is not None:
             planned.table.begin(planned, rows, state)
         if segment.precision == "fp32":
@@ -249,7 +248,7 @@ class Arena:
         for first in range(0, len(slots), size):
             block = slice(first, first + size)
             if planned is None:
-                segment.rows.take(slots[block], axis=0, out=rows[block], mode="clip")
+                take_rows(segment.rows, slots[block], rows[block])
             values = widen(cast(Halves, rows[block]))
             self._add_changes(values, state[block], owned[block], gradients[block], step)
             round_stochastically(values, keys[block], cast(Halves, rows[block]))

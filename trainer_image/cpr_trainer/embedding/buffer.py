@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cpr_contract.limits import MAX_TRAINERS
 from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.memory import Memory
-from cpr_trainer.embedding.segments import Segment
+from cpr_trainer.embedding.segments import Segment, take_rows
 
 _NUMBER, _COUNT, _NOTE = range(3)
 _ALIGNMENT = np.dtype(np.float32).itemsize
@@ -64,8 +64,8 @@ class RowBuffer:
     def add(self, segment: Segment, slots: Ints) -> None:
         """Add the rows of a segment in these slots of the arena."""
         inside, at = self._reserve(slots), segment.within(slots)
-        segment.rows.take(at, axis=0, out=self.rows[inside], mode="clip")  # slots are valid; `raise` would copy twice
-        segment.state.take(at, axis=0, out=self.state[inside], mode="clip")
+        take_rows(segment.rows, at, self.rows[inside])
+        take_rows(segment.state, at, self.state[inside])
 
     def add_run(self, segment: Segment, slots: Ints) -> None:
         """Add consecutive rows of a segment: those in `slots`, at least one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,14 @@ class Segment:
     def write(self, at: Ints | slice, values: Floats) -> None:
         """Replace the rows at these places by values, float32 [k, D], rounded to nearest."""
         self.rows[at] = converted(values, self.rows.dtype)
+
+
+def take_rows(values: NDArray[Any], at: Ints, to: NDArray[Any]) -> None:
+    """Copy the rows of values, [n, W], at places that are valid, int64 [k], to an array, [k, W]."""
+    if values.flags.c_contiguous:
+        values.take(at, axis=0, out=to, mode="clip")  # the mode `raise` would copy twice
+    else:  # `take` would first copy all values into the order of C
+        to[:] = values[at]
 
 
 class Seeding:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.embedding.segments import Epochs
+from cpr_trainer.embedding.segments import Epochs, take_rows
 
 #: Values as whole numbers of their size: uint32 for float32, uint16 for bfloat16.
 Bits = NDArray[np.uint32] | NDArray[np.uint16]
@@ -188,9 +188,8 @@ class View:
     def read(self, at: Ints, to: Image) -> None:
         """Copy the rows at `at` (int64 [n]) into `to`, an image of n rows."""
         changed = self.epochs.ever_changed(at + self.first)
-        # Slots are valid: the mode `raise` would copy twice.
-        self.rows.take(at, axis=0, out=to.rows, mode="clip")
-        self.state.take(at, axis=0, out=to.state, mode="clip")
+        take_rows(self.rows, at, to.rows)
+        take_rows(self.state, at, to.state)
         to.touched[:] = changed
         if not changed.all():
             to.rows[~changed], to.state[~changed] = 0, 0
