@@ -1,4 +1,4 @@
-"""`cprjob run` on a real ratings log with dynamic tables: the scores of row numbers, and under pressure above hashes."""
+"""`cprjob run` on a real ratings log with dynamic tables: scores of row numbers, and above hashes under pressure."""
 
 from __future__ import annotations
 
