@@ -53,12 +53,14 @@ class RowUpdates:
     """The number of row updates of one shard: a push counts once for each row in it.
 
     `pushed[r]` are those of rank r in all steps up to `applied[r]`, lost ones included. `lost` are missing from the
-    rows; it is an upper bound unless `exact`.
+    rows; it is an upper bound unless `exact`. In a save, `counted[r]` is the last step that `pushed[r]` counts: a rank
+    may have been lost before it could count the steps that it misses. Empty: all up to `applied`.
     """
 
     pushed: tuple[int, ...] = ()
     lost: int = 0
     exact: bool = True
+    counted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

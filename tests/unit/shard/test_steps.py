@@ -257,6 +257,27 @@ def test_row_updates_are_complete_after_a_trainer_is_replaced_twice() -> None:
     assert service.progress.row_updates.pushed[1] == 4
 
 
+def test_steps_that_no_process_has_counted_are_counted_after_a_restore() -> None:
+    """Rank 1 is lost for good while it misses steps, and the job stops: a save holds what its successor has to count."""
+    service, (one, two) = serving(applied=2)
+    one.pushes(3)
+    commit(one, 3, first=3, rows=3, count=1)
+    commit(two, 6, first=7, rows=6)
+    service.left(two)
+    service.joined(FakeClient(service, 1))
+    assert service.progress is not None
+    mark = service.mark(service.progress)
+    assert (mark.applied, mark.row_updates.counted) == ((3, 3), (3, 2))
+    restored, (_, successor) = serving(applied=3)
+    losses = Losses.restored(mark.lost, 2, mark.applied, mark.row_updates.counted)
+    restored.start(Progress(1, mark.applied, losses, replace(mark.row_updates, counted=())))
+    assert successor.sent[-1][0].order == 3
+    commit(successor, 3, first=4, rows=1)
+    assert restored.progress is not None
+    assert restored.progress.row_updates.pushed[1] == 1
+    assert restored.mark(restored.progress).row_updates.counted == ()
+
+
 def test_cut_is_taken_between_two_steps() -> None:
     service, clients = serving()
     cut: list[float] = []

@@ -9,7 +9,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from time import monotonic
 from typing import assert_never
@@ -282,12 +282,13 @@ class Lifecycle:
             self._problem = None  # the store answers again
         self._service.newest_save, self._service.given_up_step = restored.save, 0
         self._service.saved_steps = restored.applied
-        losses = Losses.restored(restored.lost, self.roster.trainers)
+        updates = restored.row_updates
+        losses = Losses.restored(restored.lost, self.roster.trainers, restored.applied, updates.counted)
         generation = self.roster.counters.generation
         self._saving.start(restored.chain, restored.top, monotonic(), restored.restore_record)
         self.state = ShardState.READY
         cuts = Cuts(loose=not self._job.lockstep)
-        progress = Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts)
+        progress = Progress(generation, restored.applied, losses, replace(updates, counted=()), cuts=cuts)
         if self._job.replay.enabled:
             progress.replay_barrier = ReplayBarrier.closed(self.roster.trainers)
         if restored.rebuilt is not None:

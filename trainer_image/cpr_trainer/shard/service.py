@@ -175,7 +175,7 @@ class Service:
             samples,
             progress.applied,
             lost,
-            progress.row_updates,
+            replace(progress.row_updates, counted=progress.losses.counted(progress.applied)),
             last=samples == progress.total_samples,
             at_barrier=progress.cuts.at_barrier,
         )

@@ -47,9 +47,15 @@ class Losses:
     gaps: tuple[Gap, ...] = ()
 
     @classmethod
-    def restored(cls, lost: Ranges, trainers: int) -> Self:
-        """Return the losses right after a restore."""
-        return cls(lost, (0,) * trainers)
+    def restored(
+        cls, lost: Ranges, trainers: int, applied: tuple[int, ...] = (), counted: tuple[int, ...] = ()
+    ) -> Self:
+        """Return the losses right after a restore.
+
+        applied, counted: steps of the save, by rank (see `RowUpdates`). Those in between are gaps.
+        """
+        ranks = enumerate(zip(applied, counted, strict=False))
+        return cls(lost, (0,) * trainers, tuple(Gap(rank, to + 1, step) for rank, (step, to) in ranks if to < step))
 
     @property
     def resumed(self) -> bool:
@@ -81,6 +87,11 @@ class Losses:
         """Return the first step that a rank may miss and that is not `closed`; the one after `applied` if none is."""
         waiting = (gap.first for gap in self.gaps if gap.rank == rank and gap.last == applied)
         return applied + 1 if self.first_steps[rank] else min(waiting, default=applied + 1)
+
+    def counted(self, applied: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the last step of each rank whose row updates are counted; empty if those are `applied`."""
+        found = tuple(self.first_uncounted(rank, step) - 1 for rank, step in enumerate(applied))
+        return () if found == applied else found
 
     def so_far(self, order: BatchOrder) -> Ranges:
         """Return all ranges known by now, including those of waiting gaps, as a manifest has them."""
