@@ -115,6 +115,7 @@ def test_number_of_trainers_does_not_change_the_score(tmp_path: Path, kind: str)
     assert max(scores.values()) - min(scores.values()) <= 0.0005
 
 
+@pytest.mark.timeout(1800)
 def test_rows_in_bf16_score_as_float32_does(tmp_path: Path) -> None:
     """The mean over five seeds: a single run differs by as much from one with another seed."""
     scores: dict[str, list[float]] = {"fp32": [], "bf16": []}

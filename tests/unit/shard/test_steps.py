@@ -258,7 +258,7 @@ def test_row_updates_are_complete_after_a_trainer_is_replaced_twice() -> None:
 
 
 def test_steps_that_no_process_has_counted_are_counted_after_a_restore() -> None:
-    """Rank 1 is lost for good while it misses steps, and the job stops: a save holds what its successor has to count."""
+    """Rank 1 is lost while it misses steps, and the job stops: a save holds what its successor has to count."""
     service, (one, two) = serving(applied=2)
     one.pushes(3)
     commit(one, 3, first=3, rows=3, count=1)

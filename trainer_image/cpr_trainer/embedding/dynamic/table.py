@@ -9,9 +9,8 @@ no entry that it pushes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
-from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,14 @@ class Changes:
 
     def plus(self, other: Changes) -> Changes:
         """Return the sum of both."""
-        return Changes(*map(add, astuple(self), astuple(other)))
+        return Changes(
+            self.admitted + other.admitted,
+            self.evicted + other.evicted,
+            self.expired + other.expired,
+            self.waiting + other.waiting,
+            self.dropped + other.dropped,
+            self.full + other.full,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
