@@ -71,15 +71,15 @@ def test_expired_row_begins_anew() -> None:
 def test_entries_of_another_job_count_from_the_first_step() -> None:
     """One key has expired, one was pushed twice, and one waits for its admission."""
     local = local_rows(min_steps=2, ttl_steps=4, score="Pushes", halving_steps=6)
-    expired, kept, waits = (np.array([key], np.uint64) for key in (1, 2, 2**60))
-    for step, keys in ((1, [expired]), (2, [expired]), (3, [kept]), (4, [kept]), (5, [kept]), (7, [waits])):
+    expired, renewed, waits = (np.array([key], np.uint64) for key in (1, 2, 2**60))
+    for step, keys in ((1, [expired]), (2, [expired]), (3, [renewed]), (4, [renewed]), (5, [renewed]), (7, [waits])):
         push(local, step, np.concatenate(keys))
-    before = read(local, 8, kept)
+    before = read(local, 8, renewed)
     (table, *_) = local.dynamic
     table.start_over(7)
     columns = table.entries.entries
-    assert [columns.keys_at(np.flatnonzero(columns.counts)).tolist()] == [kept.tolist()]
+    assert [columns.keys_at(np.flatnonzero(columns.counts)).tolist()] == [renewed.tolist()]
     assert (columns.steps.sum(), columns.counts.sum(), columns.cell_marks.any()) == (1, 1, False)
-    assert read(local, 5, kept) == before
-    assert read(local, 6, kept) != before, "it expires four steps after the first"
+    assert read(local, 5, renewed) == before
+    assert read(local, 6, renewed) != before, "it expires four steps after the first"
     assert read(local, 1, expired) == read(local_rows(), 1, expired)

@@ -91,7 +91,7 @@ class Entries:
 
     @classmethod
     def of(cls, state: Floats, cells: Floats | None) -> Self:
-        """Return the columns of state, float32 [n, W], of which they are the last, and of cells, float32 [n, 2]."""
+        """Return the last columns of state, float32 [n, W], and those of cells, float32 [n, 2]."""
         cells = state[:0, :CELL_COLUMNS] if cells is None else cells
         columns = [*state.T[-ENTRY_COLUMNS:], *cells.T]
         return cls(*(column.view(np.uint32) for column in columns))
