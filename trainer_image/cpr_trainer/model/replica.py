@@ -273,7 +273,15 @@ class DenseReplica:
 def saved_model(model: ModelSpec, seed: int, parameters: tuple[SavedTensor, ...]) -> SavedModel:
     """Return the description in a save by which jobs of other models can use it."""
     tables = (
-        SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme, precision=table.precision)
+        SavedTable(
+            table.name,
+            table.rows,
+            dim,
+            optimizer.kind,
+            table.id_scheme,
+            precision=table.precision,
+            counted=table.dynamic is not None and table.dynamic.min_steps > 1,
+        )
         for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
     )
     return SavedModel(seed, tuple(tables), state_kind(model.dense_optimizer), parameters)

@@ -148,17 +148,19 @@ def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | Non
     written = find_document(store, VocabularyManifest, vocabulary_key(job_uid))
     if written is None:
         return None
-    found = {}
-    for listed in written[0].tables:
-        key = vocabulary_key(job_uid, listed.digest)
-        try:
-            text = store.get(key)
-        except MissingError as error:
-            raise DamagedError(key, "is missing") from error
-        if hashlib.sha256(text).hexdigest() != listed.digest:
-            raise DamagedError(key, "is not what was written: its digest differs")
-        found[listed.table] = Vocabulary.of(text)
-    return found
+    return {listed.table: read_values(store, job_uid, listed.digest) for listed in written[0].tables}
+
+
+def read_values(store: Store, job_uid: str, digest: str) -> Vocabulary:
+    """Return the vocabulary of a job that has this digest. Raises StoreError, DamagedError."""
+    key = vocabulary_key(job_uid, digest)
+    try:
+        text = store.get(key)
+    except MissingError as error:
+        raise DamagedError(key, "is missing") from error
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise DamagedError(key, "is not what was written: its digest differs")
+    return Vocabulary.of(text)
 
 
 def vocabularies_of(store: Store, anchor: str, model: ModelSpec) -> dict[str, Vocabulary]:

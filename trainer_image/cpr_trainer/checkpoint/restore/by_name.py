@@ -13,6 +13,7 @@ from cpr_contract.manifests import DenseManifest, SavedModel, SavedTable, SavedT
 from cpr_contract.model import ModelSpec, TableSpec
 from cpr_contract.spec import ByNameSpec, Resized, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
+from cpr_trainer.embedding.dynamic.pages import Pages
 from cprjob_serving.vocabulary import Vocabulary
 
 _FIELD = "spec.restoreFrom"
@@ -26,12 +27,14 @@ _MOST_COPIES = 1024
 class Source:
     """The source of a table's rows: row r is row r of the anchor's table `table`, which has `rows` rows.
 
-    If they are `repeated`, row r is row r mod `rows`; else rows from `rows` on have their first values.
+    If they are `repeated`, row r is row r mod `rows`; else rows from `rows` on have their first values. If they are
+    `inserted`, they become entries of a dynamic table, at any of its slots.
     """
 
     table: int
     rows: int
     repeated: bool = False
+    inserted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +190,13 @@ def _source(model: ModelSpec, place: int, there: int, saved: SavedTable, resized
     fresh = f"or give {table.name} another name, to start it from first values ({_FIELD}.missing: Initialise)"
     found = f"table {saved.name} of the anchor"
     dim, optimizer = model.table_dims[place], model.table_optimizers[place].kind
-    if saved.ids != table.id_scheme:
+    is_dynamic = table.dynamic is not None
+    # The ids of these rows are known, and so are their keys.
+    keyed = is_dynamic and (saved.ids == "RowNumber" or (saved.ids == "Vocabulary" and bool(saved.vocabulary)))
+    if saved.ids != table.id_scheme and not keyed:
         raise _refusal(
-            f"{field}.ids: {found} has ids of {saved.ids}, {table.name} has {table.id_scheme}, so its rows are other "
-            "ids'",
+            f"{field}.ids: {found} has ids of {saved.ids}, {table.name} has {table.id_scheme}, "
+            f"{_difference_of_ids(table, saved)}",
             f"set it to {saved.ids}, {fresh}",
         )
     if saved.dim != dim:
@@ -202,14 +208,40 @@ def _source(model: ModelSpec, place: int, there: int, saved: SavedTable, resized
             f"{field}.optimizer: {found} was trained by {saved.optimizer}, {table.name} has {optimizer}",
             f"set its kind to {saved.optimizer}, {fresh}",
         )
-    if saved.rows == table.rows:
+    if keyed:
+        return Source(there, saved.rows, inserted=True)
+    if saved.rows == table.rows or (is_dynamic and Pages.of(saved.rows) == Pages.of(table.rows)):
         return Source(there, saved.rows)
-    if refusal := _refusal_of_rows(table, saved, resized):
+    refusal = _refusal_of_pages(saved, resized) if is_dynamic else _refusal_of_rows(table, saved, resized)
+    if refusal:
         what, remedy = refusal
         raise _refusal(
             f"{field}.rows: {found} has {saved.rows}, {table.name} has {table.rows}{what}", f"{remedy}, {fresh}"
         )
-    return Source(there, saved.rows, repeated=resized == "Rehash")
+    rehashed = resized == "Rehash"
+    return Source(there, saved.rows, repeated=rehashed and not is_dynamic, inserted=is_dynamic)
+
+
+def _difference_of_ids(table: TableSpec, saved: SavedTable) -> str:
+    """Return why a table cannot start from one with other ids."""
+    if table.dynamic is None or saved.is_dynamic:
+        return "so its rows are other ids'"
+    if saved.ids == "Vocabulary":
+        return "and its values are not recorded, so no row has a key"
+    return "and ids may share a row, so no row has a key"
+
+
+def _refusal_of_pages(saved: SavedTable, resized: Resized) -> tuple[str, str] | None:
+    """Return why a dynamic table cannot start from one of another capacity, and the remedy; None if it can."""
+    match resized:
+        case "Fail":
+            return "", f"set it to {saved.rows}, or {_FIELD}.resized to Rehash"
+        case "Truncate":
+            return ", and its rows belong to ids for a time", f"set {_FIELD}.resized to Rehash"
+        case "Rehash":
+            return None
+        case _:
+            assert_never(resized)
 
 
 def _refusal_of_rows(table: TableSpec, saved: SavedTable, resized: Resized) -> tuple[str, str] | None:

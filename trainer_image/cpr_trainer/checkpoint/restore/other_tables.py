@@ -7,34 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
-from cpr_contract.choices import Precision
-from cpr_contract.manifests import Part, ShardManifest
-from cpr_contract.model import state_width
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_of, read_chain, read_rows
-from cpr_trainer.checkpoint.format.parts import Shape
-from cpr_trainer.checkpoint.format.quantise import decode_rows, record_bytes, value_bits
+from cpr_trainer.checkpoint.format.documents import Found, read_chain
 from cpr_trainer.checkpoint.restore.by_name import Source, TableMapping
+from cpr_trainer.checkpoint.restore.other_entries import EntryTarget, entry_targets
+from cpr_trainer.checkpoint.restore.saved_tables import SavedPart, SavedTables
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.store import Store, in_parallel
-
-#: Rows that are stored at a time: their temporary memory is small compared to a part's.
-_CHUNK = 1 << 16
 
 
 def take_first_values(local: LocalRows, source: TableMapping | int | None) -> None:
     """Give rows that are in no save the first values of the anchor's job, as changes that every save holds.
 
     source: the mapping of tables; for equal tables the seed of that job; None if only this job's seed is known. Rows
-    with the same first values in both jobs stay as they are, and so do rows that start fresh.
+    with the same first values in both jobs stay as they are, and so do rows that start fresh. Dynamic tables are left
+    out: keys without an entry have the first values of this job.
     """
-    own = local.seeding
+    own, dynamic = local.seeding, {each.table for each in local.dynamic}
     match source:
         case None:
             return
@@ -53,6 +46,7 @@ def take_first_values(local: LocalRows, source: TableMapping | int | None) -> No
     others = np.array(
         [
             each is not None
+            and table not in dynamic
             and (there.seed, each.table, each.rows, there.precisions[each.table])
             != (own.seed, table, own.rows[table], own.precisions[table])
             for table, each in enumerate(sources)
@@ -80,38 +74,27 @@ def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, fou
 
     Rows that no save has stay as they are. Raises DamagedError, StoreError.
     """
-    kinds = [(table.dim, table.precision) for table in mapping.tables]
-    distinct = tuple(dict.fromkeys(kinds))
-    rows, bands = [table.rows for table in mapping.tables], [*map(distinct.index, kinds)]
-    there = Placement(rows, len(found), bands)
-    for index, (manifest, ref) in enumerate(found):
-        if manifest.spans != there.spans(index):
-            raise DamagedError(ref.key, f"holds places {manifest.spans}, not {there.spans(index)}")
-    alone = Placement(rows, 1, bands)
-    widths = [0] * len(distinct)
-    for band, table in zip(bands, mapping.tables, strict=True):
-        widths[band] = max(widths[band], state_width(table.optimizer, table.dim))
-    bands_alone = tuple(
-        _SavedBand(span, dim, precision, width)
-        for span, (dim, precision), width in zip(alone.spans(0), distinct, widths, strict=True)
-    )
-    targets = _targets(mapping, local.placement.rows_per_table)
-    for top in found:
-        for save in read_chain(store, top):
-            loader = _PartLoader(store, save[0], local, alone, bands_alone, targets)
-            in_parallel(loader.load, parts_of(save))
+    saved = SavedTables.of(mapping.tables, found)
+    chains = [read_chain(store, top) for top in found]
+    entries = entry_targets(store, mapping, local, saved, chains)
+    sources = {source.table for source in mapping.sources if source is not None}
+    loader = _PartLoader(store, local, _targets(mapping, local), entries)
+    for chain in chains:
+        for save in chain:
+            in_parallel(loader.load, saved.parts(save, sources))
     local.arena.epochs.now = 2
 
 
-def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[Ints]:
-    """Return the targets for all copies of each row, in tables of these `rows`.
+def _targets(mapping: TableMapping, local: LocalRows) -> list[Ints]:
+    """Return the targets for all copies of each row in tables that are not dynamic.
 
     Each is int64 [3, T], by table of the anchor: the target table, -1 for none; what is added to a row's place there;
     and the end of the places.
     """
     goals: list[list[tuple[int, int, int]]] = [[] for _ in mapping.tables]
+    rows, dynamic = local.placement.rows_per_table, {each.table for each in local.dynamic}
     for table, source in enumerate(mapping.sources):
-        if source is not None:
+        if source is not None and table not in dynamic:
             shifts = range(0, rows[table], source.rows) if source.repeated else (0,)
             goals[source.table] += [(table, shift, rows[table]) for shift in shifts]
     none = (-1, 0, 0)
@@ -120,44 +103,24 @@ def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[Ints]:
     return [np.array(each, np.int64).T for each in chosen]
 
 
-class _SavedBand(NamedTuple):
-    """A band of an anchor: its places on a single shard, the type of its rows, and the float32 of their state."""
-
-    span: tuple[int, int]
-    dim: int
-    precision: Precision
-    width: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _PartLoader:
-    """Loads parts of one save.
-
-    `alone` is the placement of its tables on a single shard; saves name rows by these places.
-    """
+    """Loads parts of saves."""
 
     store: Store
-    manifest: ShardManifest
     local: LocalRows
-    alone: Placement
-    bands: tuple[_SavedBand, ...]
     targets: list[Ints]
+    entries: list[EntryTarget]
 
-    def load(self, part: Part) -> None:
+    def load(self, part: SavedPart) -> None:
         """Load the rows of a part. Raises DamagedError, StoreError."""
-        band = next((each for each in self.bands if each.span[0] <= part.first < each.span[1]), None)
-        if band is None:
-            raise DamagedError(part.key, f"holds place {part.first}, which does not exist")
-        dim = band.dim
-        shape = Shape.of(part, dim, value_bits(self.manifest.bits, band.precision), state=band.width)
-        records = np.empty((shape.rows, record_bytes(dim, shape.bits)), np.uint8)
-        state = np.empty((shape.rows, band.width), np.float32)
-        places = read_rows(self.store, part, shape, records, state)
-        for first, last in pairwise([*range(0, len(places), _CHUNK), len(places)]):
-            tables, rows = self.alone.rows_at(places[first:last])
-            values = decode_rows(records[first:last], dim, shape.bits)
+        for some in part.read(self.store):
+            values = some.values()
             for targets in self.targets:
-                self._put(targets, tables, rows, values, state[first:last])
+                self._put(targets, some.tables, some.rows, values, some.state)
+            for entries in self.entries:
+                if entries.source in part.band.tables:
+                    entries.put(self.local.arena, some, values)
 
     def _put(self, targets: Ints, tables: Ints, rows: Ints, values: Floats, state: Floats) -> None:
         """Store rows [k, D] with their state [k, W] in the target tables, if they are on this shard."""

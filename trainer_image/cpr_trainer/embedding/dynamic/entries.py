@@ -124,6 +124,21 @@ class Entries:
         return found
 
 
+def newest_of_keys(keys: U64, steps: U32) -> NDArray[np.bool_]:
+    """Return a mask of entries, bool [m], without those of a key that has a newer one; of equal ones the last stays.
+
+    An expired entry stays in its slot until another takes it, while its key may have come back to another slot.
+    """
+    newest = np.ones(len(keys), np.bool_)
+    ascending = np.sort(keys)
+    repeated = ascending[1:][ascending[1:] == ascending[:-1]]
+    if len(repeated):
+        at = np.flatnonzero(np.isin(keys, repeated))
+        at = at[np.lexsort((steps[at], keys[at]))]
+        newest[at[:-1][keys[at[1:]] == keys[at[:-1]]]] = False
+    return newest
+
+
 def join_halves(low: U32, high: U32) -> U64:
     """Return keys by their halves, uint64 of the same shape."""
     keys: U64 = high.astype(np.uint64)

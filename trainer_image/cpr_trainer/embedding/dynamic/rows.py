@@ -5,22 +5,27 @@ Cells are the state of rows without values, in a segment of their own. The arena
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.bfloat16 import converted
-from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules
-from cpr_trainer.embedding.dynamic.pages import Pages
+from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules, newest_of_keys
+from cpr_trainer.embedding.dynamic.pages import U32, Pages
+from cpr_trainer.embedding.dynamic.rehash import slots_in
 from cpr_trainer.embedding.dynamic.table import Changes, DynamicTable, Update
 from cpr_trainer.embedding.placement import Placement, counted_tables
 from cpr_trainer.embedding.segments import Seeding, Segment
-from cprjob_serving.hashes import U64
+from cprjob_serving.hashes import U64, Cells, hashes
+
+_LOG = logging.getLogger(__name__)
 
 
 class DynamicRows:
@@ -43,9 +48,10 @@ class DynamicRows:
     ) -> None:
         assert spec.dynamic is not None, "the rules of a dynamic table"
         self.table, self.band, self.cell_band = table, band, cell_band
+        self._name = spec.name
         self.first_slot, self.first_cell = rows.first, 0 if cells is None else cells.first
         self.counted = Changes(0, 0, 0, 0, 0, 0)
-        self._zero = spec.dynamic.default == "Zero"
+        self._zero, self._hash_seed = spec.dynamic.default == "Zero", spec.hash_seed
         self._rules, self._pages, self._seeding = Rules.of(spec.dynamic), pages, seeding
         self._rows, self._cells = rows, cells
 
@@ -60,13 +66,40 @@ class DynamicRows:
         is counted before its admission.
         """
         columns, rules = self._columns(), self._rules
-        live = columns.steps >= rules.oldest_live(step)
+        live = self._live(columns.steps, step)
+        at = np.flatnonzero(live)
+        live[at] = newest_of_keys(columns.keys_at(at), columns.steps[at])
         counts = np.maximum(rules.counts_at(columns.counts, np.minimum(columns.steps, step), step), 1)
         columns.counts[:] = np.where(live, counts, 0)
         columns.steps[:] = live
         columns.low[~live] = columns.high[~live] = 0
         columns.cell_steps[:] = columns.cell_marks[:] = 0
         self.reload()
+
+    def keys_of(self, texts: Cells) -> U64:
+        """Return the keys of ids by their canonical bytes, uint64 [k]."""
+        return hashes(texts, "Dynamic", self._hash_seed)
+
+    def insert(self, keys: U64, steps: U32, counts: U32, step: int) -> Ints:
+        """Store entries of a table of other pages into the empty table, as of `step`; return their slots, int64 [m].
+
+        keys: uint64 [m], all of this shard. steps, counts: uint32 [m]. -1 is for an entry that has expired, one of a
+        key with a newer one, and one that finds both of its buckets full, whose number is logged. The rows and their
+        optimizer's state are the caller's.
+        """
+        kept = np.flatnonzero(self._live(steps, step))
+        kept = kept[newest_of_keys(keys[kept], steps[kept])]
+        found = slots_in(self._pages, keys[kept], steps[kept], counts[kept], rules=self._rules, step=step)
+        stored = kept[found >= 0]
+        if dropped := len(kept) - len(stored):
+            _LOG.warning("table %s drops %d of %d entries: their buckets are full", self._name, dropped, len(kept))
+        slots = np.full(len(keys), -1, np.int64)
+        slots[kept] = found
+        columns, at = self._columns(), slots[stored]
+        columns.low[at], columns.high[at] = keys[stored].astype(np.uint32), keys[stored] >> np.uint64(32)
+        columns.steps[at], columns.counts[at] = steps[stored], counts[stored]
+        self.reload()
+        return slots
 
     @cached_property
     def entries(self) -> DynamicTable:
@@ -110,6 +143,9 @@ class DynamicRows:
         """Note a step that is in the rows now."""
         self.entries.note(update)
         self.counted = self.counted.plus(update.changes)
+
+    def _live(self, steps: U32, step: int) -> NDArray[np.bool_]:
+        return steps >= self._rules.oldest_live(step)
 
     def _columns(self) -> Entries:
         return Entries.of(self._rows.state, None if self._cells is None else self._cells.state)
