@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.manifests import SavedModel, SavedTable, SavedTensor
-from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import DynamicSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import ByNameSpec, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.checkpoint.restore.by_name import (
@@ -28,6 +28,18 @@ SAVED = SavedModel(
         SavedTable("users", 100, 8, "Adagrad", "CPR64"),
         SavedTable("pages", 40, 8, "Adagrad", "CPR64"),
         SavedTable("shops", 30, 8, "Adagrad", "RowNumber"),
+    ),
+    "Adagrad",
+    (),
+)
+KEYED = SavedModel(
+    3,
+    (
+        SavedTable("hashed", 100, 8, "Adagrad", "XXH64"),
+        SavedTable("numbers", 9000, 8, "Adagrad", "RowNumber"),
+        SavedTable("values", 50, 8, "Adagrad", "Vocabulary", "digest", 40),
+        SavedTable("import", 50, 8, "Adagrad", "Vocabulary"),
+        SavedTable("dynamic", 8192, 8, "Adagrad", "Dynamic with seed 2"),
     ),
     "Adagrad",
     (),
@@ -101,6 +113,77 @@ def test_resized_table_follows_the_rules_by_name(name: str, rows: int, resized: 
     assert sources(requested, replace(LENIENT, resized=resized)) == (expected,)
     of_one = replace(LENIENT, map=(TableSourceSpec(name, name, resized),))
     assert sources(requested, of_one) == (expected,), "the map's rule goes before that of all tables"
+
+
+def start_of(table: TableSpec, source: str, resized: Any = "Fail") -> Source | None:
+    rules = replace(LENIENT, map=(TableSourceSpec(table.name, source, resized),))
+    (found,) = map_tables(KEYED, model(table), rules, "key").sources
+    return found
+
+
+DYNAMIC = TableSpec("here", 8192, ids="Dynamic", dynamic=DynamicSpec(), hash_seed=2)
+
+
+@pytest.mark.parametrize(
+    ("source", "rows", "resized", "expected"),
+    [
+        ("dynamic", 8192, "Fail", Source(4, 8192)),
+        ("dynamic", 4097, "Fail", Source(4, 8192)),
+        ("dynamic", 8193, "Rehash", Source(4, 8192, inserted=True)),
+        ("dynamic", 4096, "Rehash", Source(4, 8192, inserted=True)),
+        ("numbers", 4096, "Fail", Source(1, 9000, inserted=True)),
+        ("values", 4096, "Truncate", Source(2, 50, inserted=True)),
+    ],
+)
+def test_dynamic_table_starts_from_ids_with_keys(source: str, rows: int, resized: Any, expected: Source) -> None:
+    assert start_of(replace(DYNAMIC, rows=rows), source, resized) == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "source", "resized", "message", "remedy"),
+    [
+        (DYNAMIC, "hashed", "Fail", "tables[0].ids: table hashed of the anchor has ids of XXH64", "Set it to XXH64,"),
+        (DYNAMIC, "hashed", "Rehash", "and ids may share a row, so no row has a key", "Set it to XXH64,"),
+        (DYNAMIC, "import", "Fail", "and its values are not recorded, so no row has a key", "Set it to Vocabulary,"),
+        (replace(DYNAMIC, hash_seed=1), "dynamic", "Fail", "has ids of Dynamic with seed 2", "Set it to Dynamic with"),
+        (
+            TableSpec("here", 8192),
+            "dynamic",
+            "Fail",
+            "has ids of Dynamic with seed 2",
+            "Set it to Dynamic with seed 2,",
+        ),
+        (
+            replace(DYNAMIC, rows=8193),
+            "dynamic",
+            "Fail",
+            "tables[0].rows: table dynamic",
+            "Set it to 8192, or spec.res",
+        ),
+        (replace(DYNAMIC, rows=4096), "dynamic", "Fail", "has 8192, here has 4096.", "spec.restoreFrom.resized to Reh"),
+        (
+            replace(DYNAMIC, rows=8193),
+            "dynamic",
+            "Truncate",
+            "belong to ids for a time",
+            "Set spec.restoreFrom.resized",
+        ),
+        (
+            replace(DYNAMIC, dim=4),
+            "numbers",
+            "Fail",
+            "tables[0].dim: table numbers of the anchor has 8",
+            "Set it to 8,",
+        ),
+    ],
+)
+def test_ids_without_keys_and_other_capacities_are_refused(
+    table: TableSpec, source: str, resized: Any, message: str, remedy: str
+) -> None:
+    with pytest.raises(LayoutError) as caught:
+        start_of(table, source, resized)
+    assert message in caught.value.message
+    assert remedy in caught.value.remedy
 
 
 REFUSED = [

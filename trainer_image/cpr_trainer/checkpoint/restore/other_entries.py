@@ -114,8 +114,10 @@ class _Gathered:
         rows = saved.rows[mine]
         self.seen[rows] = True
         keys, steps, counts = self.contents(rows, saved.state[mine])
-        pages = Pages(self.pages.total, 0, self.pages.total).positions(keys) >> np.uint64(32)
-        here = (steps > 0) & (self.pages.first <= pages) & (pages < self.pages.last)
+        order = np.argsort(keys)
+        pages = Pages(self.pages.total, 0, self.pages.total).positions(keys[order]) >> np.uint64(32)
+        here = order[(self.pages.first <= pages) & (pages < self.pages.last)]
+        here = here[steps[here] > 0]
         self.found.append((rows[here], keys[here], steps[here], counts[here]))
 
     def insert(self, step: int) -> tuple[Ints, Ints]:
