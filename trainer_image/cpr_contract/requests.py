@@ -141,7 +141,8 @@ class ImportRequest:
 class ImportedTable:
     """A table, and the tensor with its rows. The job's table has `wanted_rows`, by `ids`.
 
-    With `sums` the state of row-wise Adagrad was imported, too.
+    With `sums` the state of row-wise Adagrad was imported, too. The rows of a dynamic table are those of the ids in the
+    tensor `row_ids`, or of the keys in `row_keys`; without either, row r is of the id r. `dropped` rows found no slot.
     """
 
     name: str
@@ -151,6 +152,9 @@ class ImportedTable:
     dim: int
     ids: str
     sums: bool
+    row_ids: str | None = None
+    row_keys: str | None = None
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from cpr_contract.codec import to_dict
-from cpr_contract.requests import Imported, ImportRequest
+from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.cli.command_errors import OptionError
@@ -69,15 +69,31 @@ def show(imported: Imported, console: Console) -> None:
     _list(console, "Not in the source, so with first values:", missing)
     _list(console, "In the source, and not used:", imported.unused)
     for each in imported.tables:
-        if each.ids == "RowNumber":
-            continue
-        rows = f"the ids with a hash ({each.ids}) of r modulo {each.wanted_rows}"
-        if each.ids == "Vocabulary":
-            rows = "the r-th value of its vocabulary, and row 0 all other ids"
-        assumption = f"Row r of {each.name} has {rows}: make sure that it was trained so."
-        console.print(escape(assumption), highlight=False, soft_wrap=True)
+        if each.dropped:
+            full = f"{each.dropped:,} rows of {each.name} found their places full, and were left out"
+            console.print(escape(f"{full}: give the table more rows."), highlight=False, soft_wrap=True)
+        if assumption := _assumption(each):
+            console.print(escape(f"{assumption}: make sure that it was trained so."), highlight=False, soft_wrap=True)
     lines = write_documents(rules_for(imported)).splitlines()
     console.print("Start from it by", *(f"  {escape(line)}" for line in lines), sep="\n", highlight=False)
+
+
+def _assumption(table: ImportedTable) -> str | None:
+    """Return the part of the meaning of a table's rows that no file states."""
+    row = f"Row r of {table.name} has"
+    if table.ids == "RowNumber" or table.row_ids is not None:
+        return None
+    if table.ids == "Vocabulary":
+        return f"{row} the r-th value of its vocabulary, and row 0 all other ids"
+    if table.row_keys is not None:
+        return f"{row} the id of the r-th key in {table.row_keys}, an XXH64 ({table.ids})"
+    if _is_dynamic(table):
+        return f"{row} the id r"
+    return f"{row} the ids with a hash ({table.ids}) of r modulo {table.wanted_rows}"
+
+
+def _is_dynamic(table: ImportedTable) -> bool:
+    return table.ids.startswith("Dynamic")
 
 
 def _list(console: Console, title: str, names: Iterable[str]) -> None:
@@ -95,7 +111,7 @@ def rules_for(imported: Imported) -> dict[str, Any]:
         rules["missing"] = "Initialise"
     if imported.layers is None:
         rules["dense"] = "Initialise"
-    resized = [each for each in imported.tables if each.rows != each.wanted_rows]
+    resized = [each for each in imported.tables if each.rows != each.wanted_rows and not _is_dynamic(each)]
     if resized:
         rules["map"] = [
             {

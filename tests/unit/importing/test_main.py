@@ -20,7 +20,7 @@ from cpr_trainer.checkpoint.restore.lineage import dense_start, shard_start
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.importing import main
+from cpr_trainer.importing import filling
 from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.replica import DenseReplica
@@ -97,7 +97,7 @@ def restored(store: MemoryStore, spec: JobSpec, key: str, rules: ByNameSpec | No
 def test_shards_of_any_number_restore_every_row_bit_for_bit(
     source: dict[str, Tensor], chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(filling, "_CHUNK_BYTES", chunk_bytes)
     store = MemoryStore()
     imported = import_model(store, job(), REQUEST, stored(source))
     before = dict(store.objects)

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
 from typing import TextIO
 
-import numpy as np
 import torch
 
 from cpr_contract import CONTRACT_VERSION, env
@@ -29,27 +28,25 @@ from cpr_contract.manifests import (
     probe_prefix,
     step_folder,
 )
+from cpr_contract.model import TableSpec
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
 from cpr_trainer.checkpoint.format.documents import exists
 from cpr_trainer.checkpoint.format.keys import part_name
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import LocalRows
+from cpr_trainer.embedding.dynamic.pages import Pages
 from cpr_trainer.embedding.placement import Placement, layout_hash
-from cpr_trainer.importing.matching import Found, Matches, match
+from cpr_trainer.importing.filling import DIVERGED, Filled, fill
+from cpr_trainer.importing.matching import Found, Matches, TableSource, match
 from cpr_trainer.importing.sources import opened
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.dense_optimizer import memory_width
 from cpr_trainer.model.replica import NETWORK, DenseReplica, saved_model
 from cpr_trainer.runtime import optional_path, read_job, read_request, store_access
 from cpr_trainer.store import ExistsError, Store, StoreError, Uris, open_store
-
-#: The bytes of a table that are read at a time.
-_CHUNK_BYTES = 32 << 20
-_DIVERGED = "Import a save from before that model diverged."
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
@@ -76,42 +73,51 @@ def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Foun
     layers = () if replica is None else (*replica.parameter_shapes(), *replica.buffer_shapes())
     matches = match(found, job.model, layers, request.map, request.missing)
     for each in matches.tables:  # Find damage before anything is written.
-        for tensor in filter(None, (each.weight, each.sums)):
+        for tensor in each.tensors:
             tensor.read(0, 1)
     if replica is not None:
         _copy_layers(replica, matches.dense)
-    owner = _owner(job, request, matches)
+    owner = _owner(job, matches, request.name)
     store.probe(probe_prefix(owner.job_uid))
     attempt = 2 + secrets.randbelow(10**9)  # from 2 on it is in the names of parts
     with _whole_or_nothing(store, owner, request.name, attempt):
-        key = _write(store, owner, matches, replica, attempt)
+        key, filled = _write(store, owner, matches, replica, attempt)
     with suppress(StoreError):  # It only takes space, until the import is deleted.
         delete_saves(store, [each.key for each in everything(store, owner.job_uid, (key,))[0]])
-    tables = (
-        ImportedTable(
-            table.name,
-            each.weight.name,
-            table.rows,
-            job.model.tables[each.place].rows,
-            dim,
-            table.id_scheme,
-            sums=each.sums is not None,
-        )
-        for table, dim, each in zip(owner.model.tables, owner.model.table_dims, matches.tables, strict=True)
-    )
+    tables = tuple(map(partial(_imported, job), matches.tables, owner.model.tables, owner.model.table_dims, filled))
     layers_taken = None if replica is None else len(matches.dense)
-    return Imported(key, tuple(tables), layers_taken, matches.missing_tables, matches.missing_layers, matches.unused)
+    return Imported(key, tables, layers_taken, matches.missing_tables, matches.missing_layers, matches.unused)
 
 
-def _owner(job: JobSpec, request: ImportRequest, matches: Matches) -> JobSpec:
-    """Return the spec of a job that would have saved the anchor: with the tables of the source, and their rows."""
-    tables = (replace(job.model.tables[each.place], rows=each.weight.shape[0]) for each in matches.tables)
+def _imported(job: JobSpec, source: TableSource, table: TableSpec, dim: int, filled: Filled) -> ImportedTable:
+    ids, keys = (None, None) if source.keys is None else source.keys.names
+    return ImportedTable(
+        table.name,
+        source.weight.name,
+        filled.rows,
+        job.model.tables[source.place].rows,
+        dim,
+        table.id_scheme,
+        sums=source.sums is not None,
+        row_ids=ids,
+        row_keys=keys,
+        dropped=filled.dropped,
+    )
+
+
+def _owner(job: JobSpec, matches: Matches, name: str) -> JobSpec:
+    """Return the spec of a job that would have saved the anchor: with the tables of the source, and their rows.
+
+    A dynamic table has its capacity. Each shard has rows: those of a band, or whole pages of a dynamic table.
+    """
+    tables, units = list[TableSpec](), Counter[int]()
+    for each in matches.tables:
+        table = job.model.tables[each.place]
+        tables.append(table if each.keys is not None else replace(table, rows=each.weight.shape[0]))
     model = replace(job.model, tables=tuple(tables))
-    rows = Counter[int]()
     for table, band in zip(model.tables, model.bands, strict=True):
-        rows[band] += table.rows
-    shards = min(job.shards, max(rows.values()))
-    return replace(job, job_uid=f"import-{request.name}", model=model, shards=shards)
+        units[band] += table.rows if table.dynamic is None else Pages.of(table.rows).total
+    return replace(job, job_uid=f"import-{name}", model=model, shards=min(job.shards, max(units.values())))
 
 
 @torch.no_grad()
@@ -121,7 +127,7 @@ def _copy_layers(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> N
     for name, layer in layers.items():
         network[name].copy_(layer.whole())
         if not torch.isfinite(network[name]).all():
-            raise SourceError(f"{layer.description} has values that are infinite or no numbers.", _DIVERGED)
+            raise SourceError(f"{layer.description} has values that are infinite or no numbers.", DIVERGED)
 
 
 @contextmanager
@@ -151,22 +157,35 @@ def _whole_or_nothing(store: Store, owner: JobSpec, name: str, attempt: int) -> 
         raise
 
 
-def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica | None, attempt: int) -> str:
-    """Write all shards, then commit the anchor; return its key. Raises SourceError, StoreError."""
-    shards = tuple(_write_shard(store, owner, matches, attempt, index) for index in range(owner.shards))
+def _write(
+    store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica | None, attempt: int
+) -> tuple[str, tuple[Filled, ...]]:
+    """Write all shards, then commit the anchor; return its key, and the rows taken of each table.
+
+    Raises SourceError, StoreError.
+    """
+    written = [_write_shard(store, owner, matches, attempt, index) for index in range(owner.shards)]
+    shards = tuple(ref for ref, _ in written)
+    by_table = zip(*(filled for _, filled in written), strict=True)
+    totals = tuple(Filled(sum(each.rows for each in some), sum(each.dropped for each in some)) for some in by_table)
     model = owner.model
     saved = saved_model(model, owner.data.seed, () if replica is None else replica.parameter_shapes())
     layout, ids = layout_hash(model), model.table_ids
     meta = DenseManifest(CONTRACT_VERSION, owner.job_uid, 1, 1, 0, 0, 0, layout, (), ids=ids, model=saved)
     no_network = {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
     tensors = no_network if replica is None else replica.tensors()
-    return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards, process_number=attempt).key
+    anchor = commit_anchor(store, meta, tensors, shards, ((),) * owner.shards, process_number=attempt)
+    return anchor.key, totals
 
 
-def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, index: int) -> ManifestRef:
+def _write_shard(
+    store: Store, owner: JobSpec, matches: Matches, attempt: int, index: int
+) -> tuple[ManifestRef, list[Filled]]:
     local = LocalRows.of(owner, Placement.of(owner.model, owner.shards), index)
-    for table, each in enumerate(matches.tables):
-        _fill(local, table, each.weight, each.sums)
+    filled = [
+        fill(local, place, source, table.dynamic)
+        for place, (source, table) in enumerate(zip(matches.tables, owner.model.tables, strict=True))
+    ]
     (first_place, end), *further = local.spans
     draft = ShardManifest(
         contract=CONTRACT_VERSION,
@@ -184,40 +203,5 @@ def _write_shard(store: Store, owner: JobSpec, matches: Matches, attempt: int, i
         lost=(),
         further=tuple(further),
     )
-    local.arena.epochs.note(np.arange(len(local.arena)))
     writer = Writer(store, local.arena)
-    return writer.commit(writer.write(draft, local.arena.capture_changes(0))).ref
-
-
-def _fill(local: LocalRows, table: int, weight: StoredTensor, sums: StoredTensor | None) -> None:
-    """Copy the rows of a table that are on a shard. Raises SourceError for invalid values."""
-    rows, placement = weight.shape[0], local.placement
-    step = max(1, _CHUNK_BYTES // (4 * weight.shape[1]))
-    for first, last in pairwise((*range(0, rows, step), rows)):
-        shards, slots = placement.locate(placement.offsets[table] + np.arange(first, last))
-        here = np.flatnonzero(shards == local.index)
-        if not len(here):
-            continue
-        here = here[np.argsort(slots[here])]  # several segments need them ascending
-        ((segment, inside),) = local.arena.parted(slots[here])
-        segment.write(inside, _numbers(weight, first, last)[here])
-        if sums is not None:
-            values = _numbers(sums, first, last).reshape(-1)
-            if (values < 0).any():
-                raise SourceError(
-                    f"{sums.name} has negative values in its rows {first} to {last - 1}, and row-wise Adagrad has "
-                    "sums of squares.",
-                    f"Leave --map {sums.name} out, or name the tensor of the sums (momentum1 of TorchRec).",
-                )
-            segment.state[inside, 0] = values[here]
-
-
-def _numbers(tensor: StoredTensor, first: int, last: int) -> Floats:
-    """Return rows of a tensor as float32. Raises SourceError if a value is infinite or no number."""
-    values: Floats = tensor.read(first, last).float().numpy()
-    if not np.isfinite(values).all():
-        raise SourceError(
-            f"{tensor.name} has values in its rows {first} to {last - 1} that are infinite or no numbers.",
-            _DIVERGED,
-        )
-    return values
+    return writer.commit(writer.write(draft, local.arena.capture_changes(0))).ref, filled

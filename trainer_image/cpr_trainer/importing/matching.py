@@ -3,6 +3,9 @@
 A table NAME takes the tensor NAME, NAME.weight, or the one with a name that ends in .NAME.weight: the names of
 `nn.EmbeddingBag` and TorchRec, under any wrapper. A parameter takes the tensor of its name, without prefixes of
 wrappers.
+
+The rows of a dynamic table belong to the ids in a tensor near their own: in `_hash_zch_identities` of TorchRec's MPZCH,
+or in NAME.ids; NAME.keys has their keys.
 """
 
 from __future__ import annotations
@@ -13,10 +16,16 @@ from dataclasses import dataclass
 from cpr_contract.choices import Missing
 from cpr_contract.manifests import SavedTensor
 from cpr_contract.model import ModelSpec, TableSpec
+from cpr_trainer.importing.row_keys import IDENTITIES, RowKeys
 from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor
 
 #: The suffix, after the name of a table, of row-wise Adagrad's sums for its rows.
 SUM = ":sum"
+#: Those of the ids or the keys of a dynamic table's rows, and of the counts of its entries.
+IDS, KEYS, COUNT = ":ids", ":keys", ":count"
+_SUFFIXES = (SUM, IDS, KEYS, COUNT)
+#: The ends of the names of a table's tensors from dynamicemb: of vectors, and of ids.
+_VALUES, _RAW_IDS = "_emb_values", "_emb_keys"
 _MAX_SHOWN = 12
 _WRAPPERS = ("module.", "_dmp_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.", "state_dict.")
 _MAP = "--map TENSOR=NAME"
@@ -27,11 +36,20 @@ Found = Mapping[str, StoredTensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableSource:
-    """Table `place` of a job takes the rows of `weight`; `sums`, float [n] or [n, 1], is of row-wise Adagrad."""
+    """Table `place` of a job takes the rows of `weight`; `sums`, float [n] or [n, 1], is of row-wise Adagrad. `keys` are
+    those of a dynamic table's rows.
+    """
 
     place: int
     weight: StoredTensor
     sums: StoredTensor | None
+    keys: RowKeys | None = None
+
+    @property
+    def tensors(self) -> tuple[StoredTensor, ...]:
+        """All of its tensors."""
+        keyed = () if self.keys is None else (self.keys.stored, self.keys.counts)
+        return tuple(each for each in (self.weight, self.sums, *keyed) if each is not None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +78,11 @@ def match(
     Raises SourceError for a tensor that does not fit, and, if `missing` is Fail, for a missing one.
     """
     table_names = [table.name for table in model.tables]
-    targets = (*table_names, *(name + SUM for name in table_names), *(each.name for each in dense))
+    targets = (
+        *table_names,
+        *(name + suffix for name in table_names for suffix in _SUFFIXES),
+        *(each.name for each in dense),
+    )
     stated = _stated(found, mapped, targets)
     taken = {tensor.name for tensor in stated.values()}
     tables, known, no_tables, no_layers = list[TableSource](), set[str](), list[str](), list[str]()
@@ -68,18 +90,24 @@ def match(
         weight, sums = stated.get(table.name), stated.get(table.name + SUM)
         if weight is None:
             full = f"{table.name}.weight"
-            fitting = [n for n in found if n not in taken and (n in {table.name, full} or n.endswith(f".{full}"))]
+            fitting = [
+                n
+                for n in found
+                if n not in taken and (n in {table.name, full, f"{table.name}{_VALUES}"} or n.endswith(f".{full}"))
+            ]
             weight = _only(fitting, f"table {table.name}", found)
-        if weight is None and sums is not None:
-            raise SourceError(f"{sums.name} is for the rows of table {table.name}, which is not there.", _NAME_IT)
+        further = {suffix: stated.get(table.name + suffix) for suffix in _SUFFIXES}
+        for tensor in further.values():
+            if weight is None and tensor is not None:
+                raise SourceError(f"{tensor.name} is for the rows of table {table.name}, which is not there.", _NAME_IT)
         if weight is None:
             no_tables.append(table.name)
             continue
         _check_weight(table, model.table_dims[place], weight)
         if sums is not None:
             _check_sums(table, model.table_optimizers[place].kind, weight, sums)
-        tables.append(TableSource(place, weight, sums))
-        known.update(each.name for each in (weight, sums) if each is not None)
+        tables.append(TableSource(place, weight, sums, _row_keys(table, weight, further, found)))
+        known.update(each.name for each in tables[-1].tensors)
     layers = dict[str, StoredTensor]()
     for each in dense:
         layer = stated.get(each.name)
@@ -134,6 +162,33 @@ def _only(names: Sequence[str], target: str, found: Found) -> StoredTensor | Non
     if len(names) > 1:
         raise SourceError(f"Several tensors have the name of {target}: {_some(names)}.", _NAME_IT)
     return found[names[0]] if names else None
+
+
+def _row_keys(
+    table: TableSpec, weight: StoredTensor, stated: Mapping[str, StoredTensor | None], found: Found
+) -> RowKeys | None:
+    """Return the ids of a dynamic table's rows: those stated, or those whose names follow from that of `weight`.
+
+    Raises SourceError for a table that is not dynamic, if there are any.
+    """
+    ids, keys, counts = (stated[suffix] for suffix in (IDS, KEYS, COUNT))
+    if ids is None and keys is None:
+        full = weight.name.removesuffix(".weight")
+        raw = f"{full.removesuffix(_VALUES)}{_RAW_IDS}" if full.endswith(_VALUES) else f"{full}.ids"
+        slots = f"{full.rpartition('.')[2]}.{IDENTITIES}"
+        near = [name for name in found if name in {raw, slots} or name.endswith(f".{slots}")]
+        ids = _only(near, f"the ids of table {table.name}", found)
+        keys = found.get(f"{full}.keys")
+    if table.dynamic is not None:
+        return RowKeys.of(table, weight, ids, keys, counts)
+    for tensor in (ids, keys, counts):
+        if tensor is not None:
+            raise SourceError(
+                f"{tensor.name} is of rows that belong to ids as they come, and table {table.name} has the ids "
+                f"{table.ids}.",
+                f"Set the ids of {table.name} in spec.model.tables to Dynamic, or import its rows without {tensor.name}.",
+            )
+    return None
 
 
 def _check_weight(table: TableSpec, dim: int, weight: StoredTensor) -> None:

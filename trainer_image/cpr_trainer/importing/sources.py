@@ -29,6 +29,7 @@ from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.importing.checkpoint_index import IndexedTensor, Part
 from cpr_trainer.importing.isolated import IsolatedReader, UnreadableError, isolated_reader
+from cpr_trainer.importing.rank_files import is_rank_file, open_rank_files
 from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor, inside
 from cpr_trainer.store import Uris
 
@@ -36,12 +37,23 @@ _S3 = "s3://"
 #: The file that makes a folder a checkpoint of torch.distributed.checkpoint.
 METADATA = ".metadata"
 _SAFETENSORS, _NUMPY = ".safetensors", ".npy"
-#: A tensor of this name gets the name of its file: a file for each table.
-_PLAIN = "weight"
+#: A tensor of this name gets that of its file in front of it: a file for each table.
+_PLAIN = {"weight", "ids", "keys"}
 _COPIED_BYTES = 16 << 20
-_REMEDY = f"Name a {_SAFETENSORS} or {_NUMPY} file, a folder of such files, or a folder with a {METADATA} file (DCP)."
+_REMEDY = (
+    f"Name a {_SAFETENSORS} or {_NUMPY} file, a folder of such files or of DynamicEmbDump, or a folder with a {METADATA} "
+    "file (DCP)."
+)
 _DCP_REMEDY = "Save it again by torch.distributed.checkpoint.save, and copy the whole folder."
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "F64": torch.float64}
+_DTYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+}
 
 
 @contextmanager
@@ -89,11 +101,14 @@ class _Opening:
             tensors.mkdir()
             yield from open_checkpoint(path / METADATA, tensors, self._reader)
             return
-        files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.suffix in _OPENERS)
-        if not files or files[0].suffix not in _OPENERS:
+        files = [path] if path.is_file() else sorted(path.rglob("*"))
+        of_ranks = [each for each in files if is_rank_file(each.name)]
+        files = [each for each in files if each.suffix in _OPENERS]
+        if not files and not of_ranks:
             raise SourceError(f"{path} has no file that can be imported, or is not there.", _REMEDY)
         for file in files:
             yield from _OPENERS[file.suffix](file, self.stack)
+        yield from open_rank_files(of_ranks)
 
     def _fetched(self, source: str, staging: Path) -> Path:
         """Copy the files of a URI into a folder; return its path. Raises SourceError, StoreError."""
@@ -109,7 +124,7 @@ class _Opening:
             metadata = self._fetch(source + METADATA, folder / METADATA)
         except DataError:
             for each in self.uris.find(source):
-                if each.endswith(tuple(_OPENERS)):
+                if each.endswith(tuple(_OPENERS)) or is_rank_file(each):
                     self._fetch(each, inside(folder, unquote(each.removeprefix(source))))
             return folder
         files = {part.file for tensor in read_checkpoint(metadata, self._reader) for part in tensor.parts}
@@ -132,7 +147,7 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
         raise SourceError(f"{path} cannot be read: {error}.", "Save it again, or copy it again.") from error
     for name in file.keys():  # noqa: SIM118 -- it is not a mapping
         piece = file.get_slice(name)
-        full_name = f"{path.stem}.{_PLAIN}" if name == _PLAIN else name
+        full_name = f"{path.stem}.{name}" if name in _PLAIN else name
         dtype = _DTYPES.get(piece.get_dtype(), piece.get_dtype())
         yield StoredTensor(full_name, tuple(piece.get_shape()), dtype, str(path), partial(_read, file, name))
 
