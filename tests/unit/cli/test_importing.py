@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -66,3 +67,27 @@ def test_import_prints_unused_parts_and_unchecked_assumptions() -> None:
     assert "Row r of page has the r-th value of its vocabulary, and row 0 all other ids: make sure" in text
     rules = yaml_text.read_value(text.partition("Start from it by\n")[2])
     assert {"table": "page", "from": "page", "resized": "Truncate"} in rules["restoreFrom"]["map"]
+
+
+@pytest.mark.parametrize(
+    ("source", "printed"),
+    [
+        ({}, "Row r of user has the id r: make sure"),
+        ({"row_ids": "user.ids"}, None),
+        (
+            {"row_keys": "user.keys"},
+            "Row r of user has the id of the r-th key in user.keys, an XXH64 (Dynamic with seed",
+        ),
+        ({"row_ids": "user.ids", "dropped": 1234}, "1,234 rows of user found their places full, and were left out"),
+    ],
+)
+def test_import_prints_the_part_of_a_dynamic_table_that_is_left_out_or_assumed(
+    source: dict[str, Any], printed: str | None
+) -> None:
+    console = Console(width=120, record=True, quiet=False)
+    user = replace(USER, ids="Dynamic with seed 7", wanted_rows=4096, **source)
+    show(replace(IMPORTED, tables=(user,)), console)
+    text = console.export_text()
+    assert printed is None or printed in text
+    assert ("make sure" in text) == (user.row_ids is None)
+    assert rules_for(replace(IMPORTED, tables=(user,))) == {"restoreFrom": {"anchor": IMPORTED.key}}, "not resized"

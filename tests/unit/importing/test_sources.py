@@ -83,9 +83,15 @@ def test_a_folder_has_a_file_for_each_table(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
     save_file({"weight": TABLE}, tmp_path / "tables" / "user.safetensors")
     save_file({"weight": TABLE}, tmp_path / "tables" / "item.safetensors")
+    keys = torch.arange(10, dtype=torch.uint64)
+    for name in ("page", "shop"):  # dynamic tables of `cprjob export`
+        save_file({"weight": TABLE, "keys": keys}, tmp_path / "tables" / f"{name}.safetensors")
     save_file({"top.weight": TABLE}, tmp_path / "dense.safetensors")
     (tmp_path / "model.json").write_text("{}", "utf-8")
-    assert {*contents(f"file://{tmp_path}")} == {"user.weight", "item.weight", "top.weight"}
+    found = contents(f"file://{tmp_path}")
+    of_pages = {f"{name}.{kind}" for name in ("page", "shop") for kind in ("weight", "keys")}
+    assert {*found} == {"user.weight", "item.weight", "top.weight", *of_pages}
+    assert torch.equal(found["page.keys"], keys)
 
 
 def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
@@ -301,11 +307,13 @@ def test_files_of_a_bucket_are_copied_and_deleted_afterwards(tmp_path: Path) -> 
     save_file({"weight": TABLE}, root / "tables" / "user.safetensors")
     (root / "tables" / "huge.txt").write_text("not imported", "utf-8")
     np.save(root / "item.npy", TABLE.numpy())
+    TABLE.numpy().tofile(root / "tables" / "page_emb_values.rank_0.world_size_1")
+    np.arange(10).tofile(root / "tables" / "page_emb_keys.rank_0.world_size_1")
     checkpoint(root / "dcp", {"shop.weight": TABLE})
     sources = ("s3://bucket/tables", "s3://bucket/item.npy", "s3://bucket/dcp/")
     with opened(sources, Bucket(root), scratch) as found:
-        assert {*found} == {"user.weight", "item", "model.shop.weight"}
-        assert all(torch.equal(each.whole(), TABLE) for each in found.values())
+        assert {*found} == {"user.weight", "item", "model.shop.weight", "page_emb_values", "page_emb_keys"}
+        assert all(torch.equal(each.whole(), TABLE) for name, each in found.items() if name != "page_emb_keys")
         assert not [*scratch.rglob("*.txt")]
     assert [*scratch.iterdir()] == []
 

@@ -36,8 +36,9 @@ Found = Mapping[str, StoredTensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableSource:
-    """Table `place` of a job takes the rows of `weight`; `sums`, float [n] or [n, 1], is of row-wise Adagrad. `keys` are
-    those of a dynamic table's rows.
+    """Table `place` of a job takes the rows of `weight`; `sums`, float [n] or [n, 1], is of row-wise Adagrad.
+
+    `keys` are those of a dynamic table's rows.
     """
 
     place: int
@@ -85,29 +86,10 @@ def match(
     )
     stated = _stated(found, mapped, targets)
     taken = {tensor.name for tensor in stated.values()}
-    tables, known, no_tables, no_layers = list[TableSource](), set[str](), list[str](), list[str]()
-    for place, table in enumerate(model.tables):
-        weight, sums = stated.get(table.name), stated.get(table.name + SUM)
-        if weight is None:
-            full = f"{table.name}.weight"
-            fitting = [
-                n
-                for n in found
-                if n not in taken and (n in {table.name, full, f"{table.name}{_VALUES}"} or n.endswith(f".{full}"))
-            ]
-            weight = _only(fitting, f"table {table.name}", found)
-        further = {suffix: stated.get(table.name + suffix) for suffix in _SUFFIXES}
-        for tensor in further.values():
-            if weight is None and tensor is not None:
-                raise SourceError(f"{tensor.name} is for the rows of table {table.name}, which is not there.", _NAME_IT)
-        if weight is None:
-            no_tables.append(table.name)
-            continue
-        _check_weight(table, model.table_dims[place], weight)
-        if sums is not None:
-            _check_sums(table, model.table_optimizers[place].kind, weight, sums)
-        tables.append(TableSource(place, weight, sums, _row_keys(table, weight, further, found)))
-        known.update(each.name for each in tables[-1].tensors)
+    sources = {table.name: _table_source(found, model, place, stated) for place, table in enumerate(model.tables)}
+    tables = tuple(filter(None, sources.values()))
+    no_tables = tuple(name for name, source in sources.items() if source is None)
+    known, no_layers = {tensor.name for each in tables for tensor in each.tensors}, list[str]()
     layers = dict[str, StoredTensor]()
     for each in dense:
         layer = stated.get(each.name)
@@ -128,7 +110,7 @@ def match(
             f"The source has no {_some(unmatched)}; it has {_some(unused) if unused else 'nothing else'}.",
             f"Name them by {_MAP}{or_initialise}. --dense Initialise leaves the whole dense network out.",
         )
-    return Matches(tuple(tables), layers, tuple(no_tables), tuple(no_layers), unused)
+    return Matches(tables, layers, no_tables, tuple(no_layers), unused)
 
 
 def _stated(found: Found, mapped: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[str, StoredTensor]:
@@ -148,6 +130,25 @@ def _stated(found: Found, mapped: Sequence[tuple[str, str]], targets: Sequence[s
             raise SourceError(f"--map {name}={target}: {how}.", f"Name one of these, or how one ends: {every}.")
         stated[target] = found[fitting[0]]
     return stated
+
+
+def _table_source(found: Found, model: ModelSpec, place: int, stated: Found) -> TableSource | None:
+    """Return the tensors of a table; None if the source has no rows of it. Raises SourceError for unsuitable ones."""
+    table, weight = model.tables[place], stated.get(model.tables[place].name)
+    if weight is None:
+        full, taken = f"{table.name}.weight", {tensor.name for tensor in stated.values()}
+        names = {table.name, full, f"{table.name}{_VALUES}"}
+        fitting = [name for name in found if name not in taken and (name in names or name.endswith(f".{full}"))]
+        weight = _only(fitting, f"table {table.name}", found)
+    further = {suffix: stated.get(table.name + suffix) for suffix in _SUFFIXES}
+    if weight is None:
+        if (tensor := next(filter(None, further.values()), None)) is not None:
+            raise SourceError(f"{tensor.name} is for the rows of table {table.name}, which is not there.", _NAME_IT)
+        return None
+    _check_weight(table, model.table_dims[place], weight)
+    if (sums := further[SUM]) is not None:
+        _check_sums(table, model.table_optimizers[place].kind, weight, sums)
+    return TableSource(place, weight, sums, _row_keys(table, weight, further, found))
 
 
 def _unwrapped(name: str) -> Iterator[str]:
@@ -186,7 +187,7 @@ def _row_keys(
             raise SourceError(
                 f"{tensor.name} is of rows that belong to ids as they come, and table {table.name} has the ids "
                 f"{table.ids}.",
-                f"Set the ids of {table.name} in spec.model.tables to Dynamic, or import its rows without {tensor.name}.",
+                f"Set the ids of {table.name} in spec.model.tables to Dynamic, or import a source without {tensor.name}.",
             )
     return None
 

@@ -34,15 +34,15 @@ def is_rank_file(name: str) -> bool:
 
 
 def open_rank_files(paths: Iterable[Path]) -> Iterator[StoredTensor]:
-    """Yield the tensors `NAME_emb_KIND` in some files: keys [n], values [n, dim], others [n, k], rank after rank.
+    """Yield the tensors `NAME_emb_KIND` of files with such names: keys [n], all others [n, k], rank after rank.
 
     Raises SourceError for a rank without a file, and for a file that does not have as many rows as that of its keys.
     """
     tables = defaultdict[tuple[Path, str], dict[str, dict[int, Path]]](lambda: defaultdict(dict))
     sizes = dict[tuple[Path, str], int]()
-    for path in paths:
-        named = _NAME.fullmatch(path.name)
-        assert named is not None, "the name of a part"
+    for path, named in ((path, _NAME.fullmatch(path.name)) for path in paths):
+        if named is None:
+            continue
         table = path.parent, named["table"]
         if sizes.setdefault(table, int(named["ranks"])) != int(named["ranks"]):
             raise SourceError(f"{path.parent} has two dumps of the table {named['table']}.", "Name a folder of one.")

@@ -5,7 +5,8 @@ TorchRec's MPZCH has the id of each slot in `_hash_zch_identities`, -1 in an emp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from cprjob_serving.hashes import U64, Cells, hashes
 #: The name of the buffer of MPZCH (`HashZchManagedCollisionModule`) with the id of each slot, behind the table's.
 IDENTITIES = "_hash_zch_identities"
 _EMPTY = -1
-_TEXTS = "Save it as int64. For ids that are texts, save the XXH64 of each with the seed {} as uint64, under the name {}.keys."
+_TEXTS = "Save it as int64; for texts, save the XXH64 of each with the seed {} as uint64, under the name {}.keys."
 _INTEGERS = {torch.int64, torch.int32, torch.uint64}
 _HALF = np.uint64(32)
 _ROWS_AT_ONCE = 1 << 20
@@ -90,7 +91,11 @@ class RowKeys:
             order = np.argsort(found.keys)
             page = (whole.positions(found.keys[order]) >> _HALF).astype(np.int64)
             parts.append(found.select(np.sort(order[(pages.first <= page) & (page < pages.last)])))
-        entries = RowEntries(*(np.concatenate(columns) for columns in _columns(parts)))
+        entries = RowEntries(
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+        )
         order = np.argsort(entries.keys, kind="stable")
         twice = np.flatnonzero(~first_of_runs(entries.keys[order]))
         if len(twice):
@@ -103,11 +108,9 @@ class RowKeys:
         """Yield the entries of all rows with an id, some rows at a time."""
         for first in range(0, self.rows, _ROWS_AT_ONCE):
             last = min(first + _ROWS_AT_ONCE, self.rows)
-            if self.stored is None:
-                ids = np.arange(first, last)
-            else:
-                ids = self.stored.read(first, last).reshape(-1).numpy()
-            has_slots = self.stored is not None and self.stored.name.endswith(IDENTITIES)
+            stored = self.stored
+            ids = np.arange(first, last) if stored is None else stored.read(first, last).reshape(-1).numpy()
+            has_slots = stored is not None and stored.name.endswith(IDENTITIES)
             used = np.flatnonzero(ids != _EMPTY) if has_slots else np.arange(len(ids))
             keys = ids[used].astype(np.uint64) if self.are_keys else keys_of(ids[used], self.seed)
             yield RowEntries(first + used, keys, self._counts(first, last)[used])
@@ -121,10 +124,13 @@ class RowKeys:
                 f"{self.counts.name} has negative values in its rows {first} to {last - 1}, and an entry counts steps.",
                 f"Leave --map {self.counts.name} out.",
             )
-        return np.clip(counts, 1, MAX_COUNT).astype(np.uint32)
+        clipped: U32 = np.clip(counts, 1, MAX_COUNT).astype(np.uint32)
+        return clipped
 
 
-def _check(tensor: StoredTensor | None, are: str, weight: StoredTensor, dtypes: Set[torch.dtype], remedy: str) -> None:
+def _check(
+    tensor: StoredTensor | None, are: str, weight: StoredTensor, dtypes: AbstractSet[torch.dtype], remedy: str
+) -> None:
     """Raise SourceError if a tensor does not have a number of one of some types for each row of `weight`."""
     if tensor is None:
         return
@@ -141,9 +147,3 @@ def _check(tensor: StoredTensor | None, are: str, weight: StoredTensor, dtypes: 
 def keys_of(ids: Ints | U64, seed: int) -> U64:
     """Return the key of each id, uint64 [n]: that which the id has in data, in any format. ids: integers [n]."""
     return hashes(Cells.of_arrow(pa.array(ids).cast(pa.string())), "Dynamic", seed)
-
-
-def _columns(parts: Sequence[RowEntries]) -> Iterator[list[Ints] | list[U64] | list[U32]]:
-    yield [part.rows for part in parts]
-    yield [part.keys for part in parts]
-    yield [part.counts for part in parts]

@@ -41,8 +41,7 @@ _SAFETENSORS, _NUMPY = ".safetensors", ".npy"
 _PLAIN = {"weight", "ids", "keys"}
 _COPIED_BYTES = 16 << 20
 _REMEDY = (
-    f"Name a {_SAFETENSORS} or {_NUMPY} file, a folder of such files or of DynamicEmbDump, or a folder with a {METADATA} "
-    "file (DCP)."
+    f"Name a {_SAFETENSORS} or {_NUMPY} file, or a folder: of such files, of DynamicEmbDump, or of DCP ({METADATA})."
 )
 _DCP_REMEDY = "Save it again by torch.distributed.checkpoint.save, and copy the whole folder."
 _DTYPES = {
