@@ -14,19 +14,14 @@ from torch import Tensor
 from cpr_contract.model import DynamicSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import Imported, ImportRequest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.restore.lineage import dense_start, shard_start
-from cpr_trainer.checkpoint.restore.loading import load_shard
-from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.dynamic.entries import Entries
 from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
-from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.importing import filling, row_keys
 from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.row_keys import IDENTITIES, keys_of
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cprjob_serving.hashes import U64
 from support.memory_store import MemoryStore
+from support.restored_entries import restored
 from support.shard_job import small_job
 
 SEED = 7
@@ -59,27 +54,6 @@ def imported(store: MemoryStore, spec: JobSpec, tensors: Mapping[str, Tensor], *
 
     found = {name: opened(name, tensor) for name, tensor in (SHOP | tensors).items()}
     return import_model(store, spec, replace(REQUEST, map=mapped), found)
-
-
-def restored(store: MemoryStore, spec: JobSpec, key: str) -> dict[int, tuple[list[float], float, int]]:
-    """Row, sum and count of each key in the table of a job that starts from an anchor. Its lookups find all of them."""
-    spec = replace(spec, snapshots=replace(spec.snapshots, restore_from=key))
-    placement = Placement.of(spec.model, spec.shards)
-    found = dict[int, tuple[list[float], float, int]]()
-    for index in range(spec.shards):
-        local = LocalRows.of(spec, placement, index)
-        load_shard(store, shard_start(store, dense_start(store, spec, None), placement, index), local)
-        (table,) = local.dynamic
-        segment: Segment = local.arena.segments[table.band]
-        entries = Entries.of(segment.state, None)
-        keys = np.sort(entries.keys_at(np.flatnonzero(entries.counts)))
-        slots = table.entries.find(keys, 1)
-        assert (slots >= 0).all()
-        assert (entries.steps[slots] == 1).all()
-        rows, sums = segment.read(slots).tolist(), segment.state[slots, 0].tolist()
-        assert table.read(keys, 1).shape == (len(keys), 4)
-        found |= dict(zip(keys.tolist(), zip(rows, sums, entries.counts[slots].tolist(), strict=True), strict=True))
-    return found
 
 
 def hashed(ids: Tensor) -> list[int]:

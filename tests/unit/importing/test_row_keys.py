@@ -61,7 +61,7 @@ def test_ids_of_a_table_that_is_not_dynamic_are_refused(ids: str) -> None:
     kind = U64 if ids == "user.keys" else I64
     with pytest.raises(SourceError, match=f"{ids} is of rows .* table user has the ids RowNumber") as refusal:
         matched({"user.weight": (F32, (6, 4)), ids: (kind, (6,))}, table=static)
-    assert "Set the ids of user in spec.model.tables to Dynamic" in refusal.value.remedy
+    assert "Set its ids in spec.model.tables to Dynamic" in refusal.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_folder_has_a_file_for_each_table(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
     save_file({"weight": TABLE}, tmp_path / "tables" / "user.safetensors")
     save_file({"weight": TABLE}, tmp_path / "tables" / "item.safetensors")
-    keys = torch.arange(10, dtype=torch.uint64)
+    keys = torch.arange(10).to(torch.uint64)
     for name in ("page", "shop"):  # dynamic tables of `cprjob export`
         save_file({"weight": TABLE, "keys": keys}, tmp_path / "tables" / f"{name}.safetensors")
     save_file({"top.weight": TABLE}, tmp_path / "dense.safetensors")

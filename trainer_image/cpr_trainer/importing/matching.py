@@ -187,7 +187,7 @@ def _row_keys(
             raise SourceError(
                 f"{tensor.name} is of rows that belong to ids as they come, and table {table.name} has the ids "
                 f"{table.ids}.",
-                f"Set the ids of {table.name} in spec.model.tables to Dynamic, or import a source without {tensor.name}.",
+                f"Set its ids in spec.model.tables to Dynamic, or leave {tensor.name} out of the source.",
             )
     return None
 
