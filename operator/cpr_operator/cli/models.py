@@ -93,14 +93,20 @@ def import_(  # noqa: PLR0913 -- one parameter per option
     *,
     from_: Annotated[
         list[str],
-        typer.Option("--from", metavar="PATH|URI", help="A .safetensors or .npy file, a folder of them, or a DCP."),
+        typer.Option(
+            "--from", metavar="PATH|URI", help="A .safetensors or .npy file, a folder of them, a DCP, a dump."
+        ),
     ],
     name: Annotated[
         str | None, typer.Option(help="Name of the import, which its key follows from. Defaults to the job's.")
     ] = None,
     map_: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="TENSOR=NAME", help="Take this tensor for a table, TABLE:sum, or a layer."),
+        typer.Option(
+            "--map",
+            metavar="TENSOR=NAME",
+            help="Take this tensor for a table, a layer, or TABLE:sum, :ids, :keys, :count.",
+        ),
     ] = None,
     missing: Annotated[Missing, typer.Option(help="The action if the source lacks tables or layers.")] = "Fail",
     dense: Annotated[Dense, typer.Option(help="Import of the dense network: ByName or Initialise.")] = "ByName",
