@@ -21,6 +21,8 @@ MAX_METRICS = 32
 MAX_RESTART_TIMES = 8
 #: Groups of samples with scores of their own.
 MAX_GROUPS = 20
+#: Dynamic tables with counts in a shard's report and in the status, the first ones of the model.
+MAX_COUNTED_TABLES = 32
 #: Characters of a group's name in a report; it is a value of the data.
 MAX_GROUP_NAME = 128
 #: Characters of a problem's message and of its remedy; the status holds 1,024.

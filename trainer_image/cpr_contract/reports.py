@@ -9,6 +9,7 @@ from typing import Annotated
 from cpr_contract.choices import SparseUpdates
 from cpr_contract.limits import (
     MAX_ANCHORS,
+    MAX_COUNTED_TABLES,
     MAX_GROUPS,
     MAX_MEMBERS,
     MAX_METRICS,
@@ -116,6 +117,32 @@ class SaveRef:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCounts:
+    """A dynamic table on one shard.
+
+    `slots` are the rows of its pages, and `entries` those in use. `waiting` are the keys that cells count before their
+    admission. Entries and cells are counted every few seconds and after each save.
+
+    The others are sums since the process began. They include steps that it applied again after a rollback. In keys:
+    got a slot; lost theirs to a new key; had expired before a new key took their slot; found all of their slots pinned,
+    so that their gradient was dropped; and found all of their slots in use, and evicted an entry or were dropped.
+    """
+
+    name: str
+    slots: int
+    entries: int
+    waiting: int
+    admitted: int
+    evicted: int
+    expired: int
+    dropped: int
+    full: int
+
+
+Tables = Annotated[tuple[TableCounts, ...], AtMost(MAX_COUNTED_TABLES)]
+
+
+@dataclass(frozen=True, slots=True)
 class ShardReport:
     """A shard's answer on `/status`.
 
@@ -136,7 +163,7 @@ class ShardReport:
     and not from a save. `lives` counts the processes of this incarnation, `restarts` those of
     them that ended with their container. `in_place_s` has, for each process that ended lately,
     the seconds from its end until the shard served again; the end of a hung process is its last
-    iteration.
+    iteration. `tables` are the dynamic tables in the order of the model, empty while there is no state.
     """
 
     contract: int
@@ -163,6 +190,7 @@ class ShardReport:
     rebuilt: bool = False
     in_place_s: ByProcess = ()
     restarts: int = 0
+    tables: Tables = ()
 
     @property
     def applied_step(self) -> int:

@@ -19,9 +19,10 @@ from cpr_contract.limits import (
     max_report_bytes,
     united,
 )
-from cpr_contract.reports import Problem, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import Problem, ShardReport, ShardState, TableCounts, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters, Peer, TrainerRoster
 from cpr_operator import ledger
+from cpr_operator.api.base import EXACT
 
 ROSTER = TrainerRoster(
     contract=1,
@@ -151,14 +152,16 @@ def test_lists_of_a_report_are_shortened_to_the_limits_of_readers() -> None:
     lost = tuple((10 * place, 10 * place + 1) for place in range(5000))
     restarts = tuple((process, 0.5) for process in range(20))
     silent = tuple(f"trainer/{rank}" for rank in range(2000))
-    report = dataclasses.replace(REPORT, lost=lost, in_place_s=restarts, silent=silent)
+    tables = tuple(TableCounts(f"{place:063}", *(8 * [EXACT])) for place in range(40))
+    report = dataclasses.replace(REPORT, lost=lost, in_place_s=restarts, silent=silent, tables=tables)
     with pytest.raises(ContractError, match="at most"):
         from_json(ShardReport, to_json(report))
     read = from_json(ShardReport, to_json(within_limits(report)))
     assert (len(read.lost), read.lost[0][0], read.lost[-1][1]) == (2048, 0, 49991)
     assert [process for process, _ in read.in_place_s] == [*range(12, 20)]
+    assert read.tables == tables[:32]
     assert len(to_json(within_limits(report))) < max_report_bytes(1)
-    short = dataclasses.replace(report, lost=lost[:7], in_place_s=(), silent=())
+    short = dataclasses.replace(report, lost=lost[:7], in_place_s=(), silent=(), tables=tables[:1])
     assert within_limits(short) is short
 
 

@@ -37,6 +37,7 @@ from cpr_trainer.parity.flush import Rebuilt
 from cpr_trainer.shard.resume import ShardControlBlock, resume, resume_state_of
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier, order_of
+from cpr_trainer.shard.status import TableCounter
 from cpr_trainer.store import StoreFullError
 
 _LOG = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Lifecycle:
         self._tried: RestoreTarget | None = None
         self._cancel: threading.Event | None = None
         self._open_loss = False
+        self._tables = TableCounter(job, service.dynamic)
         self.on_rebuilt: Callable[[Rebuilt], None] = lambda _rebuilt: None
 
     def begin(self, restorer: Restorer, saving: ShardCheckpointer) -> None:
@@ -226,6 +228,7 @@ class Lifecycle:
             replay_s=None if progress is None else progress.replay_s,
             protected_samples=self._service.protected_samples,
             rebuilt=restored is not None and restored.rebuilt is not None,
+            tables=self._tables.counts(progress, self._service.newest_save, monotonic()),
         )
 
     def persist(self) -> None:

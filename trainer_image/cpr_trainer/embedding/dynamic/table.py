@@ -173,6 +173,10 @@ class DynamicTable:
         """Return the number of entries at a step. It reads all of them."""
         return int(np.count_nonzero(self.entries.steps >= self.rules.oldest_live(step)))
 
+    def waiting(self, step: int) -> int:
+        """Return the number of keys that cells count at a step. It reads all cells."""
+        return int(np.count_nonzero(self.entries.cell_steps >= self.rules.oldest_live(step)))
+
     def _find(self, keys: U64, buckets: Ints, step: int) -> Ints:
         slots, least = np.full(len(keys), -1, np.int64), self.rules.oldest_live(step)
         for first in range(0, len(keys), _KEYS_AT_ONCE):
