@@ -63,6 +63,10 @@ def _overhead(status: Status) -> _Values:
     return tuple((kind.removesuffix("_seconds"), seconds) for kind, seconds in status.overhead)
 
 
+def _occupancies(status: Status) -> _Values:
+    return tuple((table.name, table.entries / table.capacity) for table in status.tables if table.capacity)
+
+
 def _by_score_group(status: Status) -> _Values:
     found = status.progress.held_out
     groups = () if found is None else (*found.groups, *filter(None, (found.rest,)))
@@ -80,6 +84,7 @@ GAUGES = (
     _one("held_out_auc", "AUC of the last evaluation on held-out rows.", "progress.held_out.auc"),
     _one("held_out_gauc", "Its mean AUC of groups, weighted by samples.", "progress.held_out.gauc"),
     _Gauge("cprjob_held_out_group_auc", "Its AUC of the largest groups, and of all others.", _by_score_group, "group"),
+    _Gauge("cprjob_table_occupancy_ratio", "Portion of a dynamic table's rows in use.", _occupancies, "table"),
     _one("best_evaluation", "Score of the best evaluation by the metric of earlyStop.", "best.value"),
     _one("evaluations_since_best", "Evaluations since the best one.", "best.since"),
     _one("budget_limit_ratio", "Portion of samples that may be lost.", "budget.limit"),

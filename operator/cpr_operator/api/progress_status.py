@@ -1,18 +1,20 @@
-"""`status.progress` and `status.history`: the progress of training, and the scores of the model."""
+"""`status.progress`, `tables` and `history`: the progress of training, its dynamic tables, and the model's scores."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from cpr_contract.limits import MAX_GROUPS, MAX_METRICS
-from cpr_contract.reports import HeldOutScores
+from cpr_contract.reports import HeldOutScores, TableCounts
 from cpr_operator.api.base import Count, MetricName, Model, Seconds, Timestamp, Word
 
 #: The length of a line of `status.history`, which the longest values of all fields fit into.
 MAX_LINE = 256
+_SUMMED = tuple(field.name for field in fields(TableCounts) if field.name != "name")
 
 
 class GroupScores(Model):
@@ -96,6 +98,44 @@ class Progress(Model):
     """Samples up to which every shard can be restored, by parity or by its last save. Absent without redundancy."""
     updated: Timestamp | None = None
     """When the report was received."""
+
+
+class DynamicTable(Model):
+    """A table with the ids Dynamic, summed over all shards.
+
+    `admitted` to `full` count since the present processes of the shards began, including steps that are repeated.
+    """
+
+    name: Word
+    """The table's name."""
+    capacity: Count
+    """Rows of the table: spec.model.tables[].rows, rounded up to a multiple of 4096."""
+    entries: Count
+    """Rows in use."""
+    occupancy_percent: Annotated[int, Field(ge=0, le=100)]
+    """entries / capacity in percent, rounded down."""
+    waiting: Count = 0
+    """Ids that are counted, and not admitted yet, with admission.minSteps above 1."""
+    admitted: Count = 0
+    """Ids that got a row."""
+    evicted: Count = 0
+    """Ids that lost their row to a new one."""
+    expired: Count = 0
+    """Ids that had expired before a new one took their row."""
+    dropped: Count = 0
+    """Gradients that were dropped, because the step had gradients for all ids in the places of the id."""
+    full: Count = 0
+    """New ids that found all of their places in use: they evicted an id, or their gradient was dropped."""
+    updated: Timestamp
+    """When the shards' reports were received."""
+
+    @classmethod
+    def of(cls, parts: Sequence[TableCounts], now: float) -> DynamicTable:
+        """Return the sum of the counts of a table on all shards, at least one, in reports received at `now`."""
+        sums = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED}
+        capacity = sums.pop("slots")
+        percent = 100 * sums["entries"] // max(capacity, 1)
+        return cls(name=parts[0].name, capacity=capacity, occupancy_percent=percent, updated=now, **sums)
 
 
 class HistoryPoint(NamedTuple):

@@ -15,7 +15,14 @@ from pydantic import Field
 
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
-from cpr_contract.limits import MAX_ANCHORS, MAX_SHARDS, MAX_SPARES, MAX_TRAINERS, MAX_WORKERS
+from cpr_contract.limits import (
+    MAX_ANCHORS,
+    MAX_COUNTED_TABLES,
+    MAX_SHARDS,
+    MAX_SPARES,
+    MAX_TRAINERS,
+    MAX_WORKERS,
+)
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
@@ -42,7 +49,7 @@ from cpr_operator.api.member_status import (
     Trainer,
 )
 from cpr_operator.api.pod_placement import Quota
-from cpr_operator.api.progress_status import GroupScores, HeldOut, Point, Progress
+from cpr_operator.api.progress_status import DynamicTable, GroupScores, HeldOut, Point, Progress
 
 #: The maximum lengths of lists.
 MAX_FAILURES, MAX_FORKS, MAX_HISTORY = 20, 64, 100
@@ -76,6 +83,7 @@ ConditionType = Literal[
     "PrecisionEmulated",
     "SpillUnavailable",
     "ReplayMemoryShort",
+    "TableTooSmall",
     "CRDOutdated",
     "Complete",
     "Failed",
@@ -256,7 +264,7 @@ class Status(Model):
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
-            max_length=16,
+            max_length=32,
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
@@ -297,6 +305,10 @@ class Status(Model):
     """Estimates of the job's failures and costs."""
     progress: Progress = Progress()
     """The progress of training."""
+    tables: Annotated[tuple[DynamicTable, ...], Field(max_length=MAX_COUNTED_TABLES)] = ()
+    """The tables with the ids Dynamic, in the order of the model, the first 32. While a job trains they are updated
+    about once a minute. admitted, evicted, expired, dropped and full count since the present processes of the shards
+    began, including steps that are repeated."""
     history: Annotated[tuple[Point, ...], Field(max_length=MAX_HISTORY)] = ()
     """The history of training, oldest first, in one line for about every 80th part of the job: time (seconds since the
     epoch), samples, samples per second, loss, log loss, AUC, calibration, portion lost, samples in the newest anchor,

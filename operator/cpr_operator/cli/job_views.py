@@ -21,7 +21,16 @@ from cpr_operator.api.yaml_text import write_documents
 from cpr_operator.cli.command_options import ClusterOptions, ListingForm
 from cpr_operator.cli.console import plain_table
 from cpr_operator.cli.progress_display import ProgressState, Throughput, members, open_progress
-from cpr_operator.cli.report import clock, facts, failures, headline, next_step_on_cluster, overall_speed, print_summary
+from cpr_operator.cli.report import (
+    clock,
+    dynamic_tables,
+    facts,
+    failures,
+    headline,
+    next_step_on_cluster,
+    overall_speed,
+    print_summary,
+)
 from cpr_operator.client.job import value_at
 from cpr_operator.policy.plan import duration
 
@@ -74,6 +83,8 @@ def description(job: Job, events: Iterable[Event]) -> Group:
     grid.add_row("members", f"{spec.trainers.replicas} trainers, {spec.shards.replicas} shards")
     speed = overall_speed(status) or status.progress.samples_per_second
     parts: list[RenderableType] = [headline(job.name, status), grid, facts(status, speed)]
+    if status.tables:
+        parts += ["", dynamic_tables(status.tables)]
     if status.members:
         parts += ["", members(status, most=len(status.members))]
     if status.conditions:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import FailureRecord, HeldOut, Progress, Status, WorkerCount
+from cpr_operator.api.status import DynamicTable, FailureRecord, HeldOut, Progress, Status, WorkerCount
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.console import plain_table
@@ -59,6 +59,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "logloss": progress.logloss,
         "metrics": progress.metrics,
         "held_out": progress.held_out and progress.held_out.model_dump(mode="json"),
+        "tables": [table.model_dump() for table in status.tables],
         "best": status.best and status.best.model_dump(mode="json"),
         "plan": plan and {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},
         "budget": budget and budget.model_dump(include={"limit", "spent", "running_sum", "rollbacks"}),
@@ -84,6 +85,8 @@ def print_summary(console: Console, job: str, status: Status, samples_per_s: flo
     """Print the outcome of a job, and then `next_step`."""
     console.print(headline(job, status), highlight=False, soft_wrap=True)
     console.print(facts(status, samples_per_s), highlight=False)
+    if status.tables:
+        console.print("", dynamic_tables(status.tables), sep="\n", highlight=False)
     if status.failures:
         console.print("", failures(status.failures), "", sep="\n", highlight=False)
     console.print(next_step, markup=False, highlight=False, soft_wrap=True)
@@ -180,6 +183,17 @@ def failures(records: tuple[FailureRecord, ...]) -> Table:
             each.action or UNKNOWN,
         )
     return table
+
+
+def dynamic_tables(tables: tuple[DynamicTable, ...]) -> Table:
+    """Return a table with a row for each dynamic table."""
+    columns = ("table", "rows", "in use", "waiting", "admitted", "evicted", "expired", "dropped gradients")
+    shown = plain_table(*columns, title="Dynamic tables")
+    for each in tables:
+        counts = (each.waiting, each.admitted, each.evicted, each.expired, each.dropped)
+        in_use = f"{each.entries:,} ({each.occupancy_percent} %)"
+        shown.add_row(escape(each.name), f"{each.capacity:,}", in_use, *(f"{count:,}" for count in counts))
+    return shown
 
 
 def clock(seconds: float) -> str:

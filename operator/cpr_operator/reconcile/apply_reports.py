@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from cpr_contract.limits import MAX_COUNTED_TABLES
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
@@ -15,6 +16,7 @@ from cpr_operator.api.status import (
     MAX_ANCHORS,
     Anchor,
     BestModel,
+    DynamicTable,
     HeldOut,
     Progress,
     Shard,
@@ -57,6 +59,7 @@ def apply_reports(state: ReconcileState) -> ReconcileState:
     state = _apply_pods(state)
     # Members before the leader: its report of the job counts only once a shard serves its generation.
     state = _apply_shards(state)
+    state = state.to(state.status.evolve(tables=_tables(state)))
     trainers = tuple(_apply_trainer(state, trainer) for trainer in state.status.trainers)
     state = state.to(state.status.evolve(trainers=trainers))
     leader, status = state.leader_report, state.status
@@ -182,6 +185,20 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, results: _S
             results.replays.append((report.replayed_samples, report.replay_s))
         results.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
     return now.evolve(lost_at=None, pending_from=None, allowance=0)
+
+
+def _tables(state: ReconcileState) -> tuple[DynamicTable, ...]:
+    """Return the dynamic tables, summed over shards: as they were, unless all shards have reported them now."""
+    reports = [state.report_of(shard) for shard in state.status.shards]
+    counted = [
+        {table.name: table for table in report.tables}
+        for report in reports
+        if isinstance(report, ShardReport) and is_current(state.status, report)
+    ]
+    names = [table.name for table in state.spec.model.tables if table.ids == "Dynamic"][:MAX_COUNTED_TABLES]
+    if not counted or len(counted) < len(reports) or not all(name in tables for tables in counted for name in names):
+        return state.status.tables
+    return tuple(DynamicTable.of([tables[name] for tables in counted], state.now) for name in names)
 
 
 def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import IDS_SPELLED_TWICE, SPILL_UNAVAILABLE, TrainerReport
 from cpr_operator.api import transitions
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Trouble
@@ -51,6 +52,7 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("PrecisionEmulated", "True", EventReason.PRECISION_EMULATED),
     ("SpillUnavailable", "True", EventReason.SPILL_UNAVAILABLE),
     ("ReplayMemoryShort", "True", EventReason.REPLAY_MEMORY_SHORT),
+    ("TableTooSmall", "True", EventReason.TABLE_TOO_SMALL),
     ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
 )
 _MESSAGE_CHARS = 4096
@@ -115,6 +117,7 @@ def update_conditions(state: ReconcileState) -> ReconcileState:
         *precision(state.status),
         *spill(state.status),
         *replay_memory(state.status, state.leader_report),
+        *tables(state.spec, state.status),
     )
 
 
@@ -294,6 +297,17 @@ def replay_memory(status: Status, report: TrainerReport | None) -> Iterator[Cond
         yield ConditionUpdate("ReplayMemoryShort", "True", "MemoryFull", text)
     elif any(each.type == "ReplayMemoryShort" for each in status.conditions):
         yield ConditionUpdate("ReplayMemoryShort", "False", "Planned", f"a save is made every {planned}, as planned")
+
+
+def tables(spec: CPRJobSpec, status: Status) -> Iterator[ConditionUpdate]:
+    """Yield TableTooSmall if dynamic tables have dropped gradients. It stays, because `rows` cannot change."""
+    places = {table.name: place for place, table in enumerate(spec.model.tables)}
+    small = [f"spec.model.tables[{places[each.name]}].rows" for each in status.tables if each.dropped]
+    if small:
+        message = "a step had gradients for all rows that a new id may take, so the gradient of the new id was dropped"
+        yield ConditionUpdate(
+            "TableTooSmall", "True", "GradientsDropped", f"{message}; raise {listed(small)} in a new job"
+        )
 
 
 def listed(names: Sequence[str]) -> str:

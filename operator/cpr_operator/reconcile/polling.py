@@ -8,6 +8,7 @@ from cpr_contract.reports import Recorded, ShardReport, TrainerReport
 from cpr_contract.spec import steps_in
 from cpr_operator.api.frozen_settings import replay_in_force
 from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Status, Trainer
+from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import classify
 from cpr_operator.reconcile.observe import is_current, is_settled, observe, takes_part
@@ -18,15 +19,18 @@ from cpr_operator.reconcile.types import Lost, ReconcileInput
 UNEXPLAINED_S = 10.0
 #: A shard is polled if its last save is this many times as old as planned: only its own report has the reason.
 LATE = 3
+#: Seconds between two polls of all shards for the counts of dynamic tables.
+TABLES_S = 60.0
 
 _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
 
 
 def first_round(observed: ReconcileInput) -> tuple[PodView, ...]:
-    """Return the leader, members that may not work, shards with overdue saves, and spares.
+    """Return the leader, members that may not work, spares, and some shards.
 
-    Return all members if the leader did not answer the last time: its deadline is not awaited again. Once a job has
-    succeeded, only the leader is polled, which may wait until its last report is acknowledged.
+    These are shards with overdue saves, those with a problem, until they report none, and all if the counts of dynamic
+    tables are overdue. Return all members if the leader did not answer the last time: its deadline is not awaited
+    again. Once a job has succeeded, only the leader is polled, which may wait until its last report is acknowledged.
     """
     status = observed.before
     if status.phase == "Succeeded":
@@ -34,7 +38,14 @@ def first_round(observed: ReconcileInput) -> tuple[PodView, ...]:
     if status.phase in _QUIET:
         return ()
     members = status.members
-    needed = [m for m in members if not is_settled(m) or _leads(observed, m) or _saves_late(status, m)]
+    tables_overdue = _tables_overdue(observed)
+    needed = [
+        m
+        for m in members
+        if not is_settled(m)
+        or _leads(observed, m)
+        or (isinstance(m, Shard) and (tables_overdue or m.problem or _saves_late(status, m)))
+    ]
     return (*_pods(observed, members if observed.leader_unresponsive else needed), *_answering(waiting(observed)))
 
 
@@ -133,10 +144,18 @@ def _leads(observed: ReconcileInput, member: Member) -> bool:
     return isinstance(member, Trainer) and member.index == observed.before.leader
 
 
-def _saves_late(status: Status, member: Member) -> bool:
+def _tables_overdue(observed: ReconcileInput) -> bool:
+    """Return whether the job has dynamic tables, and their counts are old."""
+    known = observed.before.tables
+    if known:
+        return elapsed_s(known[0].updated, observed.now) >= TABLES_S
+    return any(table.ids == "Dynamic" for table in observed.job.spec.model.tables)
+
+
+def _saves_late(status: Status, member: Shard) -> bool:
     """Return whether much more was trained since a shard's last save than the plan expects between two of them."""
     plan, speed = status.plan, status.policy.samples_per_second
-    if not isinstance(member, Shard) or plan is None or speed is None:
+    if plan is None or speed is None:
         return False
     usual_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
     return status.progress.samples - member.saved_samples > LATE * usual_s * speed

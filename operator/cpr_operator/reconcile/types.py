@@ -56,6 +56,7 @@ class EventReason(enum.StrEnum):
     PRECISION_EMULATED = "PrecisionEmulated"
     SPILL_UNAVAILABLE = "SpillUnavailable"
     REPLAY_MEMORY_SHORT = "ReplayMemoryShort"
+    TABLE_TOO_SMALL = "TableTooSmall"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

@@ -16,6 +16,7 @@ from cpr_operator.api.status import (
     Anchor,
     BestModel,
     Budget,
+    DynamicTable,
     FailureRecord,
     GroupScores,
     HeldOut,
@@ -37,6 +38,10 @@ FAILURE = FailureRecord(
     lost_row_updates=1470, lost_row_updates_exact=False, action="ReplaceShards", recovery_seconds=2.5,
 )  # fmt: skip
 SHOP = GroupScores(name="shop", samples=30, auc=0.8)
+USERS = DynamicTable(
+    name="user", capacity=8192, entries=7000, occupancy_percent=85, waiting=12, admitted=9100, evicted=2100, expired=3,
+    dropped=5, full=2105, updated=6.0,
+)  # fmt: skip
 STATUS = Status(
     phase="Succeeded",
     plan=Plan(mode="Partial", interval_seconds=2, reason="It is cheap."),
@@ -51,6 +56,7 @@ STATUS = Status(
             step=9, samples=900, scored=50, auc=0.7, logloss=0.6, normalised_entropy=0.9, gauc=0.8, groups=(SHOP,)
         ),
     ),
+    tables=(USERS,),
     shards=(
         Shard(index=0, incarnation=1, uid="u0", pod="p0", lost_row_updates=30),
         Shard(index=1, incarnation=2, uid="u1", pod="p1", lost_row_updates=1470, lost_row_updates_exact=False),
@@ -94,6 +100,7 @@ def test_report_has_exactly_the_documented_fields() -> None:
             "step": 9, "samples": 900, "scored": 50, "auc": 0.7, "logloss": 0.6, "normalised_entropy": 0.9,
             "calibration": None, "gauc": 0.8, "groups": [SHOP.model_dump()], "rest": None,
         },
+        "tables": [USERS.model_dump()],
         "best": {"anchor": ANCHOR.model_dump(), "value": 0.75, "since": 2},
         "plan": {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."},
         "budget": {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0},
@@ -135,6 +142,9 @@ def test_summary_has_failures_costs_and_the_model() -> None:
     assert "at most 1,500 row updates lost" in text
     assert "2 in each trainer: measured for the first batch" in text
     assert "at most 1,470" in text
+    assert [line.split() for line in text.splitlines() if line.startswith("user ")] == [
+        ["user", "8,192", "7,000", "(85", "%)", "12", "9,100", "2,100", "3", "5"]
+    ]
     for words in ("shard/1", "Killed: by SIGKILL", "20", "2.5 s", "uid/anchor", "cprjob export --workdir /work/dir"):
         assert words in text
 

@@ -14,6 +14,7 @@ from cpr_operator.api.status import (
     BestModel,
     Budget,
     Condition,
+    DynamicTable,
     FailureRecord,
     HeldOut,
     Overhead,
@@ -59,10 +60,12 @@ def value(metrics: Metrics, name: str, *labels: str) -> float | None:
 def test_every_gauge_has_a_value_once_its_job_has_one() -> None:
     progress = Progress(protected_samples=1, auc=0.7, held_out=HeldOut(step=1, samples=1, scored=1, auc=0.7, gauc=0.6))
     anchor = Anchor(key="k", digest="d", generation=1, step=1, samples=1)
-    full = status().evolve(progress=progress, best=BestModel(anchor=anchor, value=0.7, since=0))
+    table = DynamicTable(name="user", capacity=8192, entries=2048, occupancy_percent=25, updated=1.0)
+    full = status().evolve(progress=progress, tables=(table,), best=BestModel(anchor=anchor, value=0.7, since=0))
     metrics, groups = Metrics(), "cprjob_held_out_group_auc"
     metrics.observe_status("n", "j", full)
     assert {gauge.name for gauge in GAUGES} - {groups} <= {f.name for f in families(metrics) if f.samples}
+    assert value(metrics, "cprjob_table_occupancy_ratio", "n", "j", "user") == 0.25
     assert not any(gauge.read(Status()) for gauge in GAUGES if "budget" in gauge.name)
 
 

@@ -75,9 +75,9 @@ class StatusPublisher:
 
 
 class TableCounter:
-    """Counts the rows of dynamic tables for reports: every `COUNT_S`, after each save, and when a shard starts to serve.
+    """Counts the rows of dynamic tables for reports: every `COUNT_S`, when serving starts, and after each save.
 
-    After a save, because a shard may not live long after the last one.
+    A job ends right after its last save, and the last report has the rows of the model.
     """
 
     def __init__(self, job: JobSpec, tables: Sequence[DynamicRows]) -> None:
