@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpr_trainer.arrays import Ints, Values
+from cpr_trainer.arrays import Floats, Ints, Values
+from cpr_trainer.embedding.placement import UniqueRows
 from simulation.data_plane.workload import Workload
 
 #: The dense state before the first step; and one that no member has, because all that had it were lost.
@@ -31,9 +32,8 @@ class CalmRun:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._dense = [FIRST]
-        shards = range(workload.job.shards)
-        self._numbers = np.concatenate([workload.numbers_on(shard) for shard in shards])
-        self._rows = np.concatenate([workload.first_values(shard) for shard in shards])
+        self._numbers = np.arange(workload.static_rows)
+        self._rows = workload.seeding.values(*workload.placement.tables_of(self._numbers))
 
     def dense(self, step: int) -> int:
         """Return the dense state after a step."""
@@ -44,10 +44,23 @@ class CalmRun:
     def _advance(self, step: int) -> None:
         workload, changes, changed = self._workload, np.zeros_like(self._rows), np.zeros(len(self._rows), np.bool_)
         ranks = range(workload.job.trainers)
-        digests = [digest_of(self._rows[workload.requested_rows(rank, step).places]) for rank in ranks]
+        digests = [digest_of(self._read(workload.requested_rows(rank, step), step)) for rank in ranks]
         self._dense.append(dense_after(self._dense[-1], digests))
         for rank in ranks:
             rows, gradients = workload.push(rank, step)
-            changes[rows.places] += gradients
-            changed[rows.places] = True
+            for shard in range(workload.job.shards):
+                part = workload.static_part(rows, shard)
+                changes[rows.numbers[part]] += gradients[part]
+                changed[rows.numbers[part]] = True
         self._rows[changed] = workload.after(self._rows[changed] - changes[changed], self._numbers[changed], step)
+
+    def _read(self, rows: UniqueRows, step: int) -> Floats:
+        """Return the vectors of rows for a step, float32 [u, D]."""
+        workload, found = self._workload, np.empty((len(rows), self._rows.shape[1]), np.float32)
+        for shard in range(workload.job.shards):
+            part = workload.static_part(rows, shard)
+            found[part] = self._rows[rows.numbers[part]]
+            if workload.replay is not None:
+                part, state = workload.key_part(rows, shard), workload.replay.after(shard, step - 1, ())
+                found[part] = workload.replay.vectors(state, rows.numbers[part].view(np.uint64), step)
+        return found

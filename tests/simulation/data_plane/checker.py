@@ -21,16 +21,14 @@ from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, order_of
 from simulation.data_plane.calm import UNKNOWN, CalmRun
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.suspension import Suspension
-from simulation.data_plane.workload import DIM, Workload, rows_of
+from simulation.data_plane.dynamic_replay import Push
+from simulation.data_plane.workload import DIM, Workload
 from support.parity_ring import same
 
 if TYPE_CHECKING:
     from simulation.data_plane.cluster import Cluster
     from simulation.data_plane.trainer_pods import TrainerPod
     from simulation.data_plane.trainers import Trainer
-
-#: A rank and one of its steps.
-Push = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,10 @@ class Checker:
         ]
 
     def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Values) -> None:
-        """Look at the tallies that a trainer got."""
+        """Look at the tallies that a trainer got, and at the vectors of keys."""
         vectors = vectors.reshape(-1, DIM)
         for shard, link in enumerate(trainer.exchange._loop.links):
-            part = rows.on_shard(shard)
+            part, absent = self._workload.static_part(rows, shard), set[Push]()
             for rank, number in enumerate(self._workload.tallies[shard]):
                 at = part.start + int(np.flatnonzero(rows.numbers[part] == number)[0])
                 first = self._first[shard][int(rows.places[at] - self._workload.placement.starts[shard])]
@@ -99,6 +97,7 @@ class Checker:
                 if self._workload.job.per_step:
                     beyond = {each for each in found if each >= step}
                     assert not beyond, f"rank {trainer.rank} read steps {beyond} of rank {rank} for step {step}"
+                absent |= {(rank, each) for each in range(1, step) if each not in found}
                 # A rollback drops the pushes of later steps.
                 due = self._due[trainer.rank][shard][rank].steps(link.peer.incarnation)
                 probes = self._cluster.probes
@@ -110,6 +109,11 @@ class Checker:
                     what = f"rank {trainer.rank} read shard {shard} for step {step}"
                     pushes = frozenset((rank, each) for each in missed)
                     self.late_reads.append(LateRead(trainer.generation, shard, pushes, what))
+            if (replay := self._workload.replay) is not None:
+                keys = self._workload.key_part(rows, shard)
+                state, names = replay.after(shard, step - 1, absent), rows.numbers[keys].view(np.uint64)
+                wrong = names[(replay.vectors(state, names, step) != vectors[keys]).any(axis=1)]
+                assert not len(wrong), f"rank {trainer.rank} read wrong vectors of keys {wrong[:5]} for step {step}"
 
     def check_rows(self) -> None:
         """Compare the rows of every shard that serves with its report."""
@@ -126,7 +130,8 @@ class Checker:
         missing = self._missing_in(service.arena, pod.index, progress.applied, who)
         self._check_reported(progress.losses.so_far(self._order), missing, progress.applied, who)
         if progress.resumed and progress.row_updates.exact:
-            rows = sum(len(self._workload.on_shard(pod.index, *each)[0]) for each in missing)
+            pushes = (self._workload.push(*each)[0].on_shard(pod.index) for each in missing)
+            rows = sum(part.stop - part.start for part in pushes)
             assert progress.row_updates.lost == rows, f"{who} lost {rows} row updates, reported {progress.row_updates}"
         return missing
 
@@ -191,8 +196,8 @@ class Checker:
         return order_of(data.samples or 0, data.batch_size)
 
     def _missing_in(self, arena: Arena, shard: int, applied: tuple[int, ...], who: str) -> set[Push]:
-        workload, missing, rows = self._workload, set[Push](), rows_of(arena)
-        expected = self._first[shard].copy()
+        workload, missing, expected = self._workload, set[Push](), self._first[shard].copy()
+        rows = np.concatenate([segment.read(slice(None)) for segment in arena.segments[: workload.static_bands]])
         for rank, number in enumerate(workload.tallies[shard]):
             slot = int(workload.placement.slots_on(shard, np.array([number]))[0])
             found = workload.steps_in(expected[slot] - rows[slot])
@@ -211,6 +216,10 @@ class Checker:
             )
         wrong = np.flatnonzero((rows != expected).any(axis=1))
         assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
+        if workload.replay is not None:
+            state = workload.replay.after(shard, max(applied), missing)
+            others = workload.replay.differences(arena, shard, state)
+            assert not others, f"{who}: {others} of the dynamic table are not those of its steps"
         return missing
 
     def _check_reported(

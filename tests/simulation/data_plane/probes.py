@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.parts import rows_per_part
 from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.capture import Capture
+from cpr_trainer.embedding.dynamic.rows import DynamicRows
+from cpr_trainer.embedding.dynamic.table import Update
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.ring import Ring
 from cpr_trainer.parity.parity_server import ParityStore
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 _FILES = (
     "embedding/arena.py",
     "embedding/buffer.py",
+    "dynamic/rows.py",
+    "dynamic/table.py",
     "embedding/segments.py",
     "shard/service.py",
     "shard/steps.py",
@@ -91,7 +96,8 @@ class _Probes:
             (RemoteStripe, "member", self._member),
             (ParityStore, "undo", self._undo),
             (WriterThread, "submit", self._submit),
-            (Seeding, "values", lambda call, *arguments: coarse(call(*arguments))),
+            (Seeding, "values", self._first_values),
+            (DynamicRows, "note", self._note_step),
         ]
 
     @property
@@ -158,6 +164,19 @@ class _Probes:
         if save is not None and not save.may_commit.is_set():  # its class was made before there was a cluster
             object.__setattr__(save, "may_commit", Event(self._cluster.scheduler))
         call(writer, save)
+
+    def _first_values(self, call: Call, seeding: Seeding, tables: Ints, rows: Ints) -> Floats:
+        """First values of static tables are coarse. No call is for both kinds of tables."""
+        found: Floats = call(seeding, tables, rows)
+        of_keys = len(tables) and self._cluster.workload.job.model.tables[int(tables[0])].dynamic
+        return found if of_keys else coarse(found)
+
+    def _note_step(self, call: Call, table: DynamicRows, update: Update) -> None:
+        self._probes["a key was evicted"] += update.changes.evicted
+        self._probes["a key took the slot of an expired one"] += update.changes.expired
+        self._probes["a key was counted"] += update.changes.waiting
+        self._probes["a gradient was dropped, because all slots were pinned"] += update.changes.dropped
+        call(table, update)
 
     def _at_some_line(self, call: Call, *arguments: Any) -> None:
         """Kill the process that runs before one of the next lines, if that is to be."""

@@ -304,7 +304,7 @@ class Trainer:
 
     def _push(self, step: int) -> None:
         rows, whole = self.workload.push(self.rank, step)
-        gradients = tuple(rows.of_band(whole, band) for band in range(rows.bands))
+        gradients = tuple(rows.of_band(whole, band) for band in range(self.workload.placement.table_bands))
         self.pod.pushes.add(step)
         pushed = max(step, self.pushed or 0)
 

@@ -4,6 +4,9 @@ Gradients are whole numbers, the optimizer is SGD with rate 1, and first values 
 are exact in any order, and a push that is lost, doubled or foreign shows in the bits. Each rank has a row of its own on
 every shard, its *tally*: step s adds one bit of its own there, so a shard's rows show which steps they hold. The rows
 of one table may be bfloat16, with the same bits whenever a step is applied again. Tallies are of the other one.
+
+Some of the jobs that merge steps have a dynamic table as well. Its rows are those of keys, so its gradients sum up in
+the order of steps alone.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from cpr_contract.limits import MAX_TRAINERS
 from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.bfloat16 import round_stochastically, rounding_keys, widen
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
+from cprjob_serving.hashes import U64
+from simulation.data_plane.dynamic_keys import draw_keys, draw_others, draw_table, universe
+from simulation.data_plane.dynamic_replay import DynamicReplay, KeyPush
 from support.shard_job import small_job
 
 DIM = 6
@@ -74,7 +79,7 @@ class Workload:
             snapshots=replace(job.snapshots, rebase=rng.choice(("Consecutive", "OneShot", "Intermittent"))),
             sparse_updates="PerStep" if random.Random(f"steps of {seed}").random() < 0.7 else "PerPush",
         )
-        job = rounded_in_order(job)
+        job = with_dynamic_table(rounded_in_order(job), seed)
         return cls(job, seed, rng.choice((0.2, 0.5, 2.0)), rng.choice((0.03, 0.1, 0.2)), rng.random() < 0.5)
 
     @cached_property
@@ -96,42 +101,83 @@ class Workload:
         """The number of the row that tallies each rank on each shard, int64 [S, W]."""
         return np.array([self.numbers_on(shard)[: self.job.trainers] for shard in range(self.job.shards)])
 
+    @cached_property
+    def static_rows(self) -> int:
+        """The number of rows of static tables. They come first, on each shard as well."""
+        return sum(table.rows for table in self.job.model.tables if table.dynamic is None)
+
+    @cached_property
+    def static_bands(self) -> int:
+        """The number of bands of static tables."""
+        return self.placement.table_bands - len(self.job.model.dynamic_tables)
+
+    @cached_property
+    def replay(self) -> DynamicReplay | None:
+        """The replay of the job's dynamic table, if it has one."""
+        return DynamicReplay(self.job, self.seeding, self.keys_on) if self.job.model.dynamic_tables else None
+
+    @cached_property
+    def _keys(self) -> U64:
+        pages = [self.placement.pages(self.static_bands, 0).total for _ in self.job.model.dynamic_tables]
+        return universe(*pages) if pages else np.empty(0, np.uint64)
+
     @cache  # noqa: B019 -- a workload lives with its cluster
     def numbers_on(self, shard: int) -> Ints:
-        """The numbers of a shard's rows, int64 [n], in the order of their slots."""
-        chunks = self.placement.rows_of(shard)
+        """The numbers of a shard's rows of static tables, int64 [n], in the order of their slots."""
+        chunks = [chunk for chunk in self.placement.rows_of(shard) if chunk.band < self.static_bands]
         return np.concatenate([self.placement.offsets[chunk.tables] + chunk.rows for chunk in chunks])
 
     def first_values(self, shard: int) -> Floats:
-        """The first values of a shard's rows, float32 [n, D]."""
+        """The first values of a shard's rows of static tables, float32 [n, D]."""
         return self.seeding.values(*self.placement.tables_of(self.numbers_on(shard)))
 
     @cache  # noqa: B019
     def push(self, rank: int, step: int) -> tuple[UniqueRows, Floats]:
         """The rows that a rank changes in a step, and their gradients, float32 [u, D]."""
         rng = np.random.default_rng((self.seed, rank, step))
-        numbers = rng.permutation(self.placement.total)[: rng.integers(1, 30)]
+        numbers = rng.permutation(self.static_rows)[: rng.integers(1, 30)]
         numbers = np.concatenate((np.setdiff1d(numbers, self.tallies), self.tallies[:, rank]))
-        rows = self._unique(numbers)
+        rows = self._unique(numbers, draw_keys(rng, self._keys, step) if len(self._keys) else self._keys)
         if self.job.per_step:  # with three trainers the bits depend on the order of sums
             gradients = rng.standard_normal((len(rows), DIM), np.float32)
         else:  # the sum is exact, whatever the order of pushes
             gradients = rng.integers(-3, 4, (len(rows), DIM)).astype(np.float32)
-        mine = np.isin(rows.numbers, self.tallies)
+        mine = np.isin(rows.numbers, self.tallies)  # no key is as small
         gradients[mine] = 0.0
         gradients[mine, (step - 1) // BITS] = -(2.0 ** ((step - 1) % BITS))
         return rows, gradients
 
     @cache  # noqa: B019
     def requested_rows(self, rank: int, step: int) -> UniqueRows:
-        """Return the rows that a rank requests in a step: those that it changes, and all tallies."""
-        return self._unique(np.union1d(self.push(rank, step)[0].numbers, self.tallies))
+        """Return the rows that a rank requests in a step: those that it changes, all tallies, and further keys."""
+        numbers = self.push(rank, step)[0].numbers
+        static = (numbers >= 0) & (numbers < self.static_rows)
+        others = np.empty(0, np.uint64)
+        if len(self._keys):
+            others = draw_others(np.random.default_rng((self.seed, rank, step, 1)), self._keys)
+        keys = np.union1d(numbers[~static].view(np.uint64), others)
+        return self._unique(np.union1d(numbers[static], self.tallies), keys)
+
+    def static_part(self, rows: UniqueRows, shard: int) -> slice:
+        """Return where those of some rows lie that are of static tables on a shard."""
+        first = shard * rows.bands
+        return slice(rows.bounds[first], rows.bounds[first + self.static_bands])
+
+    def key_part(self, rows: UniqueRows, shard: int) -> slice:
+        """Return where those of some rows lie that are keys on a shard."""
+        return slice(self.static_part(rows, shard).stop, rows.on_shard(shard).stop)
 
     def on_shard(self, shard: int, rank: int, step: int) -> tuple[Ints, Floats]:
-        """The slots of a shard that a push changes, int64 [n], and their gradients, float32 [n, D]."""
+        """The slots of static tables on a shard that a push changes, int64 [n], and their gradients, float32 [n, D]."""
         rows, gradients = self.push(rank, step)
-        part = rows.on_shard(shard)
+        part = self.static_part(rows, shard)
         return rows.places[part] - self.placement.starts[shard], gradients[part]
+
+    def keys_on(self, shard: int, rank: int, step: int) -> KeyPush:
+        """The keys on a shard in a push, and their gradients."""
+        rows, gradients = self.push(rank, step)
+        part = self.key_part(rows, shard)
+        return rows.numbers[part].view(np.uint64), gradients[part]
 
     def steps_in(self, sums: Floats) -> set[int]:
         """Return the steps in a tally with this sum of gradients, float32 [D]. Raises AssertionError if there are
@@ -144,7 +190,10 @@ class Workload:
         return found
 
     def after(self, values: Floats, numbers: Ints, step: int) -> Floats:
-        """Return rows that a step has changed to these values, float32 [k, D]: those of bfloat16 are rounded."""
+        """Return rows of static tables that a step has changed to these values, float32 [k, D].
+
+        Those of bfloat16 are rounded.
+        """
         found = values.copy()
         precisions = np.array(self.job.model.table_precisions)[self.placement.tables_of(numbers)[0]]
         half = np.flatnonzero(precisions == "bf16")
@@ -153,10 +202,13 @@ class Workload:
         found[half] = widen(halves)
         return found
 
-    def _unique(self, numbers: Ints) -> UniqueRows:
-        places = self.placement.places(numbers)
-        order = np.argsort(places)
-        return UniqueRows.of(self.placement, places[order], numbers[order])
+    def _unique(self, numbers: Ints, keys: U64) -> UniqueRows:
+        """Return the rows with these numbers, of static tables, and with these keys."""
+        names, places = np.append(numbers, np.sort(keys).view(np.int64)), self.placement.places(numbers)
+        if len(keys):
+            places = np.append(places, self.placement.places_of_keys(self.static_bands, names[len(numbers) :]))
+        order = np.argsort(places, kind="stable")
+        return UniqueRows.of(self.placement, places[order], names[order])
 
 
 def coarse(values: Floats) -> Floats:
@@ -165,17 +217,19 @@ def coarse(values: Floats) -> Floats:
     return found
 
 
-def rows_of(arena: Arena) -> Floats:
-    """Return the rows of a shard, float32 [n, D], in the order of their slots."""
-    return np.concatenate([segment.read(slice(None)) for segment in arena.segments])
-
-
 def rounded_in_order(job: JobSpec) -> JobSpec:
     """Return the job with float32 alone if its pushes have no order: the bits of rounded sums depend on it."""
     if job.per_step or job.trainers == 1:
         return job
     tables = tuple(replace(table, precision="fp32") for table in job.model.tables)
     return replace(job, model=replace(job.model, tables=tables))
+
+
+def with_dynamic_table(job: JobSpec, seed: int) -> JobSpec:
+    """Return the job with the dynamic table of its seed, or without one if it cannot have any."""
+    tables = tuple(table for table in job.model.tables if table.dynamic is None)
+    drawn = draw_table(seed) if job.per_step and job.snapshots.strategy == "Full" else None
+    return replace(job, model=replace(job.model, tables=(*tables, drawn) if drawn else tables))
 
 
 def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
@@ -187,6 +241,7 @@ def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
     def alter(workload: Workload) -> Workload:
         job = replace(workload.job, **{"replay_bytes": 1 << 20, "parity_shards": 0, **changes})
         data = replace(job.data, batch_size=2 * job.trainers, samples=2 * job.trainers * workload.last_step)
-        return replace(workload, job=rounded_in_order(replace(job, data=data)), faults=faults)
+        job = with_dynamic_table(rounded_in_order(replace(job, data=data)), workload.seed)
+        return replace(workload, job=job, faults=faults)
 
     return alter
