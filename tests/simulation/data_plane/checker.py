@@ -19,9 +19,9 @@ from cpr_trainer.parity.coding import Image
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, order_of
 from simulation.data_plane.calm import UNKNOWN, CalmRun
+from simulation.data_plane.dynamic_replay import Push
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.suspension import Suspension
-from simulation.data_plane.dynamic_replay import Push
 from simulation.data_plane.workload import DIM, Workload
 from support.parity_ring import same
 

@@ -15,7 +15,8 @@ from cpr_contract.model import DynamicSpec, EvictionScore, FirstValue, SparseOpt
 from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
 from cprjob_serving.hashes import U64
 
-_SHARE = 0.4
+#: The portion of jobs that have a table.
+SHARE = 0.4
 #: A page has so many keys. One in eight of them has another pair of buckets, which shares one with that of all others.
 _KEYS, _OTHERS = 128, np.uint64(8)
 #: For each page so many keys may be pushed in a step, and so many others in the next one; a rank pushes fewer.
@@ -24,10 +25,10 @@ _NEAR, _MOVES, _MOST = 60, 3, 24
 _FLOOD_STEPS = 16
 
 
-def draw_table(seed: int) -> TableSpec | None:
-    """Draw the dynamic table of a seed. Most seeds have none."""
+def draw_table(seed: int, share: float) -> TableSpec | None:
+    """Draw the dynamic table of a seed, which this portion of all seeds has."""
     rng = random.Random(f"dynamic tables of {seed}")
-    if rng.random() >= _SHARE:
+    if rng.random() >= share:
         return None
     rules = DynamicSpec(
         min_steps=rng.randint(1, 3),

@@ -6,7 +6,7 @@ the gradients of the keys that this inserts and finds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -95,7 +95,7 @@ class DynamicReplay:
             found["cells"] = cells, marks
         return [what for what, (one, other) in found.items() if one.tobytes() != other.tobytes()]
 
-    def _take(self, before: TableState, shard: int, step: int, missing: Set[Push]) -> TableState:
+    def _take(self, before: TableState, shard: int, step: int, missing: frozenset[Push]) -> TableState:
         pushes = [self._pushed(shard, rank, step) for rank in self._ranks if (rank, step) not in missing]
         sums = dict[int, Floats]()
         for keys, gradients in pushes:  # in the order of ranks

@@ -8,10 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.dynamic.entries import Rules
+from cpr_trainer.embedding.dynamic.insertion import Insertions
+from cpr_trainer.embedding.dynamic.rows import DynamicRows
+from cpr_trainer.embedding.dynamic.table import DynamicTable
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
@@ -21,7 +26,7 @@ from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Admission, ReplayBarrier
 from cpr_trainer.shard.steps import DueStep, StepService
 from simulation.data_plane.run import run_to_completion
-from simulation.data_plane.workload import Workload, with_faults
+from simulation.data_plane.workload import Workload, with_faults, with_keys
 
 #: On a busy machine a test takes minutes.
 pytestmark = pytest.mark.timeout(600)
@@ -156,6 +161,35 @@ def commit_for_itself_alone(patch: Patch) -> None:
     wrap(patch, Exchange, "commit", commit)
 
 
+def expire_by_the_time_of_day(patch: Patch) -> None:
+    """Take a tenth of a second for a step."""
+    module = sys.modules[StepService.__module__]
+
+    def oldest(before: Callable[..., int], rules: Rules, _step: int) -> int:
+        return before(rules, int(10 * (module.monotonic() - 1000)))  # type: ignore[attr-defined]
+
+    wrap(patch, Rules, "oldest_live", oldest)
+
+
+def look_keys_up_as_of_the_step_before(patch: Patch) -> None:
+    wrap(patch, DynamicRows, "read", lambda before, table, keys, step: before(table, keys, step - 1))
+
+
+def insert_in_the_order_of_a_hash_table(patch: Patch) -> None:
+    rng = np.random.default_rng(0)
+
+    def insert(before: Callable[..., Insertions], table: DynamicTable, pairs: Any, *others: Any) -> Insertions:
+        order = rng.permutation(pairs.shape[1])
+        found, places = before(table, pairs[:, order], *others), np.argsort(order)
+        return replace(found, slots=found.slots[places], evicts=found.evicts[places])
+
+    wrap(patch, DynamicTable, "_insert", insert)
+
+
+def keep_tags_over_a_rollback(patch: Patch) -> None:
+    patch.setattr(DynamicRows, "reload", lambda _table: None)
+
+
 KILLS = ("kill_shard", "kill_again")
 TRAINERS = ("kill_trainer", "kill_in_push")
 BUGS = {
@@ -190,6 +224,18 @@ BUGS = {
     ),
     "the leader of a job that stops commits for itself alone": Bug(
         commit_for_itself_alone, 10, slowly(with_faults("stop_without_follower", trainers=3, sparse_updates="PerStep"))
+    ),
+    "keys expire by the time of day": Bug(
+        expire_by_the_time_of_day, 5, with_keys(with_faults("reset", trainers=2, sparse_updates="PerStep"))
+    ),
+    "keys are looked up as of the step before": Bug(
+        look_keys_up_as_of_the_step_before, 5, with_keys(with_faults("reset", trainers=2, sparse_updates="PerStep"))
+    ),
+    "new keys are inserted in the order of a hash table": Bug(
+        insert_in_the_order_of_a_hash_table, 5, with_keys(with_faults("reset", trainers=2, sparse_updates="PerStep"))
+    ),
+    "tags of keys outlive a rollback": Bug(
+        keep_tags_over_a_rollback, 5, with_keys(with_faults("roll_back", trainers=2, sparse_updates="PerStep"))
     ),
     "a repeated push is applied again": Bug(
         apply_repeated_pushes,

@@ -29,7 +29,7 @@ from cpr_trainer.embedding.bfloat16 import round_stochastically, rounding_keys, 
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
 from cprjob_serving.hashes import U64
-from simulation.data_plane.dynamic_keys import draw_keys, draw_others, draw_table, universe
+from simulation.data_plane.dynamic_keys import SHARE, draw_keys, draw_others, draw_table, universe
 from simulation.data_plane.dynamic_replay import DynamicReplay, KeyPush
 from support.shard_job import small_job
 
@@ -225,10 +225,10 @@ def rounded_in_order(job: JobSpec) -> JobSpec:
     return replace(job, model=replace(job.model, tables=tables))
 
 
-def with_dynamic_table(job: JobSpec, seed: int) -> JobSpec:
-    """Return the job with the dynamic table of its seed, or without one if it cannot have any."""
+def with_dynamic_table(job: JobSpec, seed: int, share: float = SHARE) -> JobSpec:
+    """Return the job with the dynamic table that this portion of all seeds has. Some jobs cannot have one."""
     tables = tuple(table for table in job.model.tables if table.dynamic is None)
-    drawn = draw_table(seed) if job.per_step and job.snapshots.strategy == "Full" else None
+    drawn = draw_table(seed, share) if job.per_step and job.snapshots.strategy == "Full" else None
     return replace(job, model=replace(job.model, tables=(*tables, drawn) if drawn else tables))
 
 
@@ -245,3 +245,13 @@ def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
         return replace(workload, job=job, faults=faults)
 
     return alter
+
+
+def with_keys(alter: Callable[[Workload], Workload]) -> Callable[[Workload], Workload]:
+    """Return an alteration after which jobs that merge steps have a dynamic table."""
+
+    def alter_twice(workload: Workload) -> Workload:
+        altered = alter(workload)
+        return replace(altered, job=with_dynamic_table(altered.job, altered.seed, share=1.0))
+
+    return alter_twice
