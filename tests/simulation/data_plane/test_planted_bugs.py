@@ -1,4 +1,7 @@
-"""Planted bugs, one at a time: each is found within a number of seeds."""
+"""Planted bugs, one at a time: each is found within a number of seeds.
+
+Bugs of a dynamic table alone are planted in `unit/embedding/dynamic/test_table.py`.
+"""
 
 from __future__ import annotations
 
@@ -186,12 +189,9 @@ def insert_in_the_order_of_a_hash_table(patch: Patch) -> None:
     wrap(patch, DynamicTable, "_insert", insert)
 
 
-def keep_tags_over_a_rollback(patch: Patch) -> None:
-    patch.setattr(DynamicRows, "reload", lambda _table: None)
-
-
 KILLS = ("kill_shard", "kill_again")
 TRAINERS = ("kill_trainer", "kill_in_push")
+MERGED_KEYS = with_keys(with_faults("reset", trainers=2, sparse_updates="PerStep"))
 BUGS = {
     "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, with_faults(*KILLS)),
     "no barrier until all have caught up": Bug(
@@ -225,18 +225,9 @@ BUGS = {
     "the leader of a job that stops commits for itself alone": Bug(
         commit_for_itself_alone, 10, slowly(with_faults("stop_without_follower", trainers=3, sparse_updates="PerStep"))
     ),
-    "keys expire by the time of day": Bug(
-        expire_by_the_time_of_day, 5, with_keys(with_faults("reset", trainers=2, sparse_updates="PerStep"))
-    ),
-    "keys are looked up as of the step before": Bug(
-        look_keys_up_as_of_the_step_before, 5, with_keys(with_faults("reset", trainers=2, sparse_updates="PerStep"))
-    ),
-    "new keys are inserted in the order of a hash table": Bug(
-        insert_in_the_order_of_a_hash_table, 5, with_keys(with_faults("reset", trainers=2, sparse_updates="PerStep"))
-    ),
-    "tags of keys outlive a rollback": Bug(
-        keep_tags_over_a_rollback, 5, with_keys(with_faults("roll_back", trainers=2, sparse_updates="PerStep"))
-    ),
+    "keys expire by the time of day": Bug(expire_by_the_time_of_day, 5, MERGED_KEYS),
+    "keys are looked up as of the step before": Bug(look_keys_up_as_of_the_step_before, 5, MERGED_KEYS),
+    "new keys are inserted in the order of a hash table": Bug(insert_in_the_order_of_a_hash_table, 5, MERGED_KEYS),
     "a repeated push is applied again": Bug(
         apply_repeated_pushes,
         20,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from simulation.data_plane.run import RunResult, run_to_completion, run_under_faults
-from simulation.data_plane.workload import with_faults
+from simulation.data_plane.workload import with_faults, with_keys
 
 #: `make soak` runs 10,000, in the parts `seeds-1` and `seeds-2`.
 SEEDS = 30
@@ -30,6 +30,10 @@ SOMETIMES = (
     "a trainer was replaced",
     "the job stopped at an anchor",
     "fault: a trainer was drained",
+    "a key was counted",
+    "a key was evicted",
+    "a key took the slot of an expired one",
+    "a gradient was dropped, because all slots were pinned",
 )
 #: Rarer states: one of 20 seeds reaches each, where only these faults are injected.
 RARE = {
@@ -63,6 +67,35 @@ def test_lost_trainers_lose_no_update_if_steps_are_merged(faults: tuple[str, ...
     alter = with_faults(*faults, trainers=3, sparse_updates="PerStep")
     replaced = [run_to_completion(seed, alter).probes["a trainer was replaced"] for seed in range(8)]
     assert sum(replaced) > len(replaced)
+
+
+#: Faults of jobs with dynamic tables, and a state that their first seeds reach.
+KEYS = {
+    "saves": (
+        with_faults("kill_shard", "kill_server", "store_slow", sparse_updates="PerStep"),
+        "rows came from a save",
+    ),
+    "parity": (
+        with_faults("kill_shard", "kill_in_flush", shards=4, parity_shards=2, sparse_updates="PerStep"),
+        "rows came from parity",
+    ),
+    "lines": (with_faults("kill_between_lines", trainers=2, sparse_updates="PerStep"), "the last push was reapplied"),
+    "one trainer": (
+        with_faults("kill_trainer", "clog", trainers=1, sparse_updates="PerStep"),
+        "a trainer was replaced",
+    ),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_of_lost_members_are_those_of_a_replay(name: str) -> None:
+    faults, state = KEYS[name]
+    probes = Counter[str]()
+    for seed in range(6):
+        probes += run_to_completion(seed, with_keys(faults)).probes
+    assert probes[state]
+    assert probes["a key was evicted"]
 
 
 #: Faults around a stop of the job and around drained trainers, and a state that their first seeds reach.

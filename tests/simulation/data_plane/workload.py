@@ -5,8 +5,7 @@ are exact in any order, and a push that is lost, doubled or foreign shows in the
 every shard, its *tally*: step s adds one bit of its own there, so a shard's rows show which steps they hold. The rows
 of one table may be bfloat16, with the same bits whenever a step is applied again. Tallies are of the other one.
 
-Some of the jobs that merge steps have a dynamic table as well. Its rows are those of keys, so its gradients sum up in
-the order of steps alone.
+Some of the jobs that merge steps have a dynamic table as well (`dynamic_keys.py`), and a replay of it.
 """
 
 from __future__ import annotations
@@ -226,9 +225,12 @@ def rounded_in_order(job: JobSpec) -> JobSpec:
 
 
 def with_dynamic_table(job: JobSpec, seed: int, share: float = SHARE) -> JobSpec:
-    """Return the job with the dynamic table that this portion of all seeds has. Some jobs cannot have one."""
+    """Return the job with the dynamic table that this portion of all seeds has, if it merges steps.
+
+    With such a table a single trainer's steps count as merged.
+    """
     tables = tuple(table for table in job.model.tables if table.dynamic is None)
-    drawn = draw_table(seed, share) if job.per_step and job.snapshots.strategy == "Full" else None
+    drawn = draw_table(seed, share) if job.sparse_updates == "PerStep" and job.snapshots.strategy == "Full" else None
     return replace(job, model=replace(job.model, tables=(*tables, drawn) if drawn else tables))
 
 
