@@ -191,7 +191,7 @@ def insert_in_the_order_of_a_hash_table(patch: Patch) -> None:
 
 KILLS = ("kill_shard", "kill_again")
 TRAINERS = ("kill_trainer", "kill_in_push")
-MERGED_KEYS = with_keys(with_faults("reset", trainers=2, sparse_updates="PerStep"))
+MERGED_KEYS = with_keys(with_faults("reset", trainers=2))
 BUGS = {
     "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, with_faults(*KILLS)),
     "no barrier until all have caught up": Bug(

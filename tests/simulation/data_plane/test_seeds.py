@@ -71,19 +71,10 @@ def test_lost_trainers_lose_no_update_if_steps_are_merged(faults: tuple[str, ...
 
 #: Faults of jobs with dynamic tables, and a state that their first seeds reach.
 KEYS = {
-    "saves": (
-        with_faults("kill_shard", "kill_server", "store_slow", sparse_updates="PerStep"),
-        "rows came from a save",
-    ),
-    "parity": (
-        with_faults("kill_shard", "kill_in_flush", shards=4, parity_shards=2, sparse_updates="PerStep"),
-        "rows came from parity",
-    ),
-    "lines": (with_faults("kill_between_lines", trainers=2, sparse_updates="PerStep"), "the last push was reapplied"),
-    "one trainer": (
-        with_faults("kill_trainer", "clog", trainers=1, sparse_updates="PerStep"),
-        "a trainer was replaced",
-    ),
+    "saves": (with_faults("kill_shard", "kill_server", "store_slow"), "rows came from a save"),
+    "parity": (with_faults("kill_shard", "kill_in_flush", shards=4, parity_shards=2), "rows came from parity"),
+    "lines": (with_faults("kill_between_lines", trainers=2), "the last push was reapplied"),
+    "one trainer": (with_faults("kill_trainer", "clog", trainers=1), "a trainer was replaced"),
 }
 
 

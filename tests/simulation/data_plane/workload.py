@@ -250,10 +250,11 @@ def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
 
 
 def with_keys(alter: Callable[[Workload], Workload]) -> Callable[[Workload], Workload]:
-    """Return an alteration after which jobs that merge steps have a dynamic table."""
+    """Return an alteration after which the job merges steps, and has a dynamic table."""
 
     def alter_twice(workload: Workload) -> Workload:
         altered = alter(workload)
-        return replace(altered, job=with_dynamic_table(altered.job, altered.seed, share=1.0))
+        job = replace(altered.job, sparse_updates="PerStep")
+        return replace(altered, job=with_dynamic_table(job, altered.seed, share=1.0))
 
     return alter_twice
