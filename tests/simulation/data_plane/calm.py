@@ -60,7 +60,7 @@ class CalmRun:
         for shard in range(workload.job.shards):
             part = workload.static_part(rows, shard)
             found[part] = self._rows[rows.numbers[part]]
-            if workload.replay is not None:
-                part, state = workload.key_part(rows, shard), workload.replay.after(shard, step - 1, ())
-                found[part] = workload.replay.vectors(state, rows.numbers[part].view(np.uint64), step)
+            if (table := workload.expected_table) is not None:
+                part, state = workload.key_part(rows, shard), table.after(shard, step - 1, ())
+                found[part] = table.vectors(state, rows.numbers[part].view(np.uint64), step)
         return found

@@ -19,7 +19,7 @@ from cpr_trainer.parity.coding import Image
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, order_of
 from simulation.data_plane.calm import UNKNOWN, CalmRun
-from simulation.data_plane.dynamic_replay import Push
+from simulation.data_plane.expected_table import Push
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.suspension import Suspension
 from simulation.data_plane.workload import DIM, Workload
@@ -109,10 +109,10 @@ class Checker:
                     what = f"rank {trainer.rank} read shard {shard} for step {step}"
                     pushes = frozenset((rank, each) for each in missed)
                     self.late_reads.append(LateRead(trainer.generation, shard, pushes, what))
-            if (replay := self._workload.replay) is not None:
-                keys = self._workload.key_part(rows, shard)
-                state, names = replay.after(shard, step - 1, absent), rows.numbers[keys].view(np.uint64)
-                wrong = names[(replay.vectors(state, names, step) != vectors[keys]).any(axis=1)]
+            if (table := self._workload.expected_table) is not None:
+                part = self._workload.key_part(rows, shard)
+                state, keys = table.after(shard, step - 1, absent), rows.numbers[part].view(np.uint64)
+                wrong = keys[(table.vectors(state, keys, step) != vectors[part]).any(axis=1)]
                 assert not len(wrong), f"rank {trainer.rank} read wrong vectors of keys {wrong[:5]} for step {step}"
 
     def check_rows(self) -> None:
@@ -216,9 +216,8 @@ class Checker:
             )
         wrong = np.flatnonzero((rows != expected).any(axis=1))
         assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
-        if workload.replay is not None:
-            state = workload.replay.after(shard, max(applied), missing)
-            others = workload.replay.differences(arena, shard, state)
+        if (table := workload.expected_table) is not None:
+            others = table.differences(arena, shard, table.after(shard, max(applied), missing))
             assert not others, f"{who}: {others} of the dynamic table are not those of its steps"
         return missing
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from simulation.data_plane.cluster import Cluster
-from simulation.data_plane.dynamic_replay import Push
+from simulation.data_plane.expected_table import Push
 from simulation.data_plane.failpoints import Failpoints
 from simulation.data_plane.workload import Workload
 

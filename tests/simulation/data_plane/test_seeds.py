@@ -80,7 +80,7 @@ KEYS = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", KEYS)
-def test_keys_of_lost_members_are_those_of_a_replay(name: str) -> None:
+def test_lost_members_leave_keys_as_expected(name: str) -> None:
     faults, state = KEYS[name]
     probes = Counter[str]()
     for seed in range(6):

@@ -5,7 +5,7 @@ are exact in any order, and a push that is lost, doubled or foreign shows in the
 every shard, its *tally*: step s adds one bit of its own there, so a shard's rows show which steps they hold. The rows
 of one table may be bfloat16, with the same bits whenever a step is applied again. Tallies are of the other one.
 
-Some of the jobs that merge steps have a dynamic table as well (`dynamic_keys.py`), and a replay of it.
+Some of the jobs that merge steps have a dynamic table as well (`dynamic_keys.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.embedding.segments import Seeding
 from cprjob_serving.hashes import U64
 from simulation.data_plane.dynamic_keys import SHARE, draw_keys, draw_others, draw_table, universe
-from simulation.data_plane.dynamic_replay import DynamicReplay, KeyPush
+from simulation.data_plane.expected_table import ExpectedTable, KeyPush
 from support.shard_job import small_job
 
 DIM = 6
@@ -111,9 +111,9 @@ class Workload:
         return self.placement.table_bands - len(self.job.model.dynamic_tables)
 
     @cached_property
-    def replay(self) -> DynamicReplay | None:
-        """The replay of the job's dynamic table, if it has one."""
-        return DynamicReplay(self.job, self.seeding, self.keys_on) if self.job.model.dynamic_tables else None
+    def expected_table(self) -> ExpectedTable | None:
+        """The job's dynamic table as it has to be, if there is one."""
+        return ExpectedTable(self.job, self.seeding, self.keys_on) if self.job.model.dynamic_tables else None
 
     @cached_property
     def _keys(self) -> U64:

@@ -1,4 +1,4 @@
-"""A dynamic table of a simulated job after any of its steps, computed key after key.
+"""The dynamic table of a simulated job as it has to be after any of its steps, computed key after key.
 
 The product's table has no part in it: entries and cells are those of the reference in plain loops, and rows follow from
 the gradients of the keys that this inserts and finds.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cpr_contract.limits import MAX_TRAINERS
+from cpr_contract.model import state_width
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.embedding.arena import Arena
@@ -42,33 +43,34 @@ class TableState:
     sums: dict[int, Floats] = field(default_factory=dict)
 
 
-class DynamicReplay:
-    """The only dynamic table of a job. `pushed` returns what a rank pushes to a shard in a step."""
+class ExpectedTable:
+    """The only dynamic table of a job, on each shard. pushed: returns what a shard gets of a rank in a step."""
 
     def __init__(self, job: JobSpec, seeding: Seeding, pushed: Callable[[int, int, int], KeyPush]) -> None:
         model = job.model
         (self._table,) = model.dynamic_tables
         spec = model.tables[self._table]
         assert spec.dynamic is not None, "the rules of a dynamic table"
-        self.band, self._cell_band = model.bands[self._table], len(model.band_dims)
+        self._band, self._cell_band = model.bands[self._table], len(model.band_dims)
         self._pages = [Pages.of(spec.rows, job.shards, shard) for shard in range(job.shards)]
         self._rules, self._zero = Rules.of(spec.dynamic), spec.dynamic.default == "Zero"
         self._half, self._optimizer = spec.precision == "bf16", model.table_optimizers[self._table]
-        self._width = 0 if self._optimizer.kind == "SGD" else 1
+        self._dim = model.table_dims[self._table]
+        self._width = state_width(self._optimizer.kind, self._dim)
         self._ranks, self._seeding, self._pushed = range(job.trainers), seeding, pushed
         #: By shard, step and the pushes up to it that the shard misses.
         self._states = {(shard, 0, frozenset[Push]()): TableState() for shard in range(job.shards)}
 
     def after(self, shard: int, step: int, missing: Iterable[Push]) -> TableState:
-        """Return the table on a shard after a step, without the pushes that the shard misses."""
-        lost = sorted(missing, key=lambda push: push[1])
-        wanted = [(shard, each, frozenset(push for push in lost if push[1] <= each)) for each in range(step + 1)]
-        known = step
-        while wanted[known] not in self._states:
-            known -= 1
-        for before, at in zip(wanted[known:], wanted[known + 1 :], strict=False):
-            self._states[at] = self._take(self._states[before], *at)
-        return self._states[wanted[step]]
+        """Return the table on a shard after a step, without these of the pushes up to it."""
+        at, unknown = (shard, step, frozenset(missing)), list[tuple[int, int, frozenset[Push]]]()
+        while at not in self._states:
+            unknown.append(at)
+            step -= 1
+            at = shard, step, frozenset(push for push in at[2] if push[1] <= step)
+        for each in reversed(unknown):
+            self._states[each], at = self._take(self._states[at], *each), each
+        return self._states[at]
 
     def vectors(self, state: TableState, keys: U64, step: int) -> Floats:
         """Return the vectors of keys at a step, float32 [k, D]: of one without a slot its first value."""
@@ -80,7 +82,7 @@ class DynamicReplay:
 
     def differences(self, arena: Arena, shard: int, state: TableState) -> list[str]:
         """Return what a shard has otherwise than this state: the rows, their state with the entries, or the cells."""
-        first, rows = self._pages[shard].first * PAGE_SLOTS, arena.segments[self.band]
+        first, rows = self._pages[shard].first * PAGE_SLOTS, arena.segments[self._band]
         values, columns = np.zeros(rows.rows.shape, np.float32), np.zeros(rows.state.shape, np.float32)
         for slot, entry in state.entries.items():
             halves = entry.key & 0xFFFFFFFF, entry.key >> 32
@@ -131,6 +133,6 @@ class DynamicReplay:
 
     def _first_values(self, keys: U64) -> Floats:
         if self._zero:
-            return np.zeros((len(keys), self._seeding.dims[self._table]), np.float32)
+            return np.zeros((len(keys), self._dim), np.float32)
         found = self._seeding.values(np.full(len(keys), self._table), keys.view(np.int64))
         return widen(narrow(found)) if self._half else found
