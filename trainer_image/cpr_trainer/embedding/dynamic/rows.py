@@ -50,7 +50,7 @@ class DynamicRows:
         self.table, self.band, self.cell_band = table, band, cell_band
         self._name = spec.name
         self.first_slot, self.first_cell = rows.first, 0 if cells is None else cells.first
-        self.counted = Changes(0, 0, 0, 0, 0, 0)
+        self.counted = Changes()
         self._zero, self._hash_seed = spec.dynamic.default == "Zero", spec.hash_seed
         self._rules, self._pages, self._seeding = Rules.of(spec.dynamic), pages, seeding
         self._rows, self._cells = rows, cells
@@ -120,8 +120,9 @@ class DynamicRows:
         """Return the vectors of keys at a step, [k, D] in the type of the rows. keys: uint64 [k], ascending."""
         slots = self.entries.find(keys, step)
         vectors = self._rows.rows.take(np.maximum(slots, 0), axis=0)
-        unknown = slots < 0
-        vectors[unknown] = converted(self._first_values(keys[unknown]), vectors.dtype)
+        unknown = np.flatnonzero(slots < 0)
+        if len(unknown):
+            vectors[unknown] = converted(self._first_values(keys[unknown]), vectors.dtype)
         return vectors
 
     def plan(self, keys: U64, step: int) -> Update:
@@ -135,8 +136,9 @@ class DynamicRows:
         """
         update, places = planned.update, planned.places
         new = np.flatnonzero(update.inserted[places])
-        rows[new] = converted(self._first_values(update.keys[places[new]]), rows.dtype)
-        state[new] = 0.0
+        if len(new):
+            rows[new] = converted(self._first_values(update.keys[places[new]]), rows.dtype)
+            state[new] = 0.0
         state.view(np.uint32)[:, -ENTRY_COLUMNS:] = update.entries_at(places)
 
     def note(self, update: Update) -> None:
@@ -151,7 +153,7 @@ class DynamicRows:
         return Entries.of(self._rows.state, None if self._cells is None else self._cells.state)
 
     def _first_values(self, keys: U64) -> Floats:
-        if self._zero or not len(keys):
+        if self._zero:
             return np.zeros((len(keys), self._rows.dim), np.float32)
         return self._seeding.values(np.full(len(keys), self.table, np.int64), keys.view(np.int64))
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.dynamic.admission_cells import Count, count_keys
-from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Entries, Rules, join_halves
+from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, MAX_COUNT, Entries, Rules, join_halves
 from cpr_trainer.embedding.dynamic.insertion import Buckets, Insertions
 from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U8, U32, Pages, first_of_runs, tags_of
 from cprjob_serving.hashes import U64
@@ -25,6 +25,7 @@ from cprjob_serving.hashes import U64
 #: The keys that are found together: their tags fit into the processor's cache.
 _KEYS_AT_ONCE = 4096
 _EACH_BYTE = np.uint64(0x0101010101010101)
+_NO_CONTENTS = np.empty((0, CELL_COLUMNS), np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class Changes:
     met two full buckets, and evicted an entry or were dropped.
     """
 
-    admitted: int
-    evicted: int
-    expired: int
-    waiting: int
-    dropped: int
-    full: int
+    admitted: int = 0
+    evicted: int = 0
+    expired: int = 0
+    waiting: int = 0
+    dropped: int = 0
+    full: int = 0
 
     def plus(self, other: Changes) -> Changes:
         """Return the sum of both."""
@@ -126,6 +127,9 @@ class DynamicTable:
         known = slots[found]
         before = self.rules.counts_at(self.entries.counts[known], self.entries.steps[known], step)
         counts[found] = np.minimum(before, np.uint32(MAX_COUNT - 1)) + np.uint32(1)
+        inserted = np.zeros(len(keys), np.bool_)
+        if not len(unknown):  # as in most steps of a small table
+            return Update(step, keys, slots, counts, inserted, keys[:0], unknown, _NO_CONTENTS, Changes())
 
         count = self._count(positions[unknown], step)
         counts[unknown] = count.counts
@@ -134,7 +138,6 @@ class DynamicTable:
         insertions = self._insert(buckets.take(unknown[due], axis=1), known, step)
         slots[unknown[due]] = insertions.slots
 
-        inserted = np.zeros(len(keys), np.bool_)
         inserted[unknown] = slots[unknown] >= 0
         cells, contents = count.changes(inserted[unknown], step)
         replaced = insertions.slots[insertions.evicts]
