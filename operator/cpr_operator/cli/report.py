@@ -88,7 +88,9 @@ def print_summary(console: Console, job: str, status: Status, samples_per_s: flo
     if status.tables:
         console.print("", dynamic_tables(status.tables), sep="\n", highlight=False)
     if status.failures:
-        console.print("", failures(status.failures), "", sep="\n", highlight=False)
+        console.print("", failures(status.failures), sep="\n", highlight=False)
+    if status.tables or status.failures:
+        console.print()
     console.print(next_step, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -23,7 +23,7 @@ ITEM = replace(USER, name="item", slots=3 * PAGE, entries=3 * PAGE - 1)
 
 
 async def input_with_tables() -> ReconcileInput:
-    """A job that trains on three shards, all of which report the same counts."""
+    """A job that trains on three shards, which all report the same counts."""
     observed = with_spec(await input_in_mid_training(1), "model", tables=TABLES)
     assert len(observed.job.status.shards) == 3
     for index in range(3):
