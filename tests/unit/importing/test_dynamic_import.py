@@ -78,13 +78,15 @@ def test_slots_of_mpzch_are_restored_by_the_keys_of_their_ids(
     torch.manual_seed(3)
     ids = torch.randperm(10**6)[:600].reshape(-1, 1)
     ids[::3] = -1
-    rows, sums = torch.randn(600, 4), torch.rand(600)
+    rows, sums, counts = torch.randn(600, 4), torch.rand(600), torch.randint(1, 90, (600, 1))
     store = MemoryStore()
-    result = imported(store, job(), {WEIGHT: rows, SLOTS: ids, "momentum1": sums}, ("momentum1", "user:sum"))
+    tensors = {WEIGHT: rows, SLOTS: ids, "momentum1": sums, "_hash_zch_runtime_meta": counts}
+    mapped = ("momentum1", "user:sum"), ("_hash_zch_runtime_meta", "user:count")
+    result = imported(store, job(), tensors, *mapped)
     assert result.tables[1].row_ids == SLOTS
     assert (result.tables[1].rows, result.tables[1].dropped) == (400, 0)
     used = ids[:, 0] != -1
-    values = zip(rows[used].tolist(), sums[used].tolist(), [1] * 400, strict=True)
+    values = zip(rows[used].tolist(), sums[used].tolist(), counts[used, 0].tolist(), strict=True)
     expected = dict(zip(hashed(ids[used, 0]), values, strict=True))
     assert restored(store, job(), result.key) == expected
     assert restored(store, job(shards=3), result.key) == expected
@@ -103,7 +105,7 @@ def test_row_of_a_plain_table_has_the_id_of_its_number() -> None:
     result = imported(store, job(), {"user.weight": rows})
     assert (result.tables[1].row_ids, result.tables[1].row_keys) == (None, None)
     found = restored(store, job(), result.key)
-    assert [found[key][0] for key in hashed(torch.arange(50))] == rows.tolist()
+    assert [found[key] for key in hashed(torch.arange(50))] == [(row, 0.0, 1) for row in rows.tolist()]
 
 
 def test_keys_are_taken_unchanged() -> None:

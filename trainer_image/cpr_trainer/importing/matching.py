@@ -168,7 +168,7 @@ def _only(names: Sequence[str], target: str, found: Found) -> StoredTensor | Non
 def _row_keys(
     table: TableSpec, weight: StoredTensor, stated: Mapping[str, StoredTensor | None], found: Found
 ) -> RowKeys | None:
-    """Return the ids of a dynamic table's rows: those stated, or those whose names follow from that of `weight`.
+    """Return the ids of a dynamic table's rows: those stated, or else by names that follow from that of `weight`.
 
     Raises SourceError for a table that is not dynamic, if there are any.
     """

@@ -41,7 +41,7 @@ def open_rank_files(paths: Iterable[Path]) -> Iterator[StoredTensor]:
     tables = defaultdict[tuple[Path, str], dict[str, dict[int, Path]]](lambda: defaultdict(dict))
     sizes = dict[tuple[Path, str], int]()
     for path, named in ((path, _NAME.fullmatch(path.name)) for path in paths):
-        if named is None:
+        if named is None or int(named["rank"]) >= int(named["ranks"]):
             continue
         table = path.parent, named["table"]
         if sizes.setdefault(table, int(named["ranks"])) != int(named["ranks"]):
@@ -49,9 +49,10 @@ def open_rank_files(paths: Iterable[Path]) -> Iterator[StoredTensor]:
         tables[table][named["kind"]][int(named["rank"])] = path
     for (folder, name), kinds in tables.items():
         for kind in (_KEYS, *kinds):
-            missing = sorted(set(range(sizes[folder, name])) - set(kinds.get(kind, ())))
-            if missing:
-                lost = f"{name}_emb_{kind}.rank_{missing[0]}.world_size_{sizes[folder, name]}"
+            ranks, there = sizes[folder, name], kinds.get(kind, {})
+            missing = next((rank for rank in range(ranks) if rank not in there), None)
+            if missing is not None:
+                lost = f"{name}_emb_{kind}.rank_{missing}.world_size_{ranks}"
                 raise SourceError(f"{folder / lost} is not there.", _REMEDY)
         keys = _RankFiles.of(kinds[_KEYS], _DTYPES[_KEYS])
         rows = [size // keys.dtype.itemsize for size in keys.sizes]
