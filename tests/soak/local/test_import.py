@@ -12,6 +12,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from cpr_trainer.importing.row_keys import keys_of
 from support.runs import CPRJOB, run, small_job
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
@@ -31,11 +32,12 @@ def state_dict() -> dict[str, torch.Tensor]:
     return {f"module.{name}": value for name, value in (layers | tables).items()}
 
 
-def manifest(folder: Path, **spec: Any) -> Path:
-    """Write a job on numbered rows, with a folder as its store."""
+def manifest(folder: Path, ids: str = "RowNumber", **spec: Any) -> Path:
+    """Write a job on ids below 50, with a folder as its store."""
     rows = [f"{n % 2},{n},{n % 50},{n % 20}" for n in range(2000)]
     (folder / "clicks.csv").write_text("\n".join(("label,price,user,item", *rows, "")), "utf-8")
-    tables = [{"name": name, "rows": rows, "ids": "RowNumber"} for name, rows in ROWS.items()]
+    capacity = 8192 if ids == "Dynamic" else 0
+    tables = [{"name": name, "rows": capacity or rows, "ids": ids} for name, rows in ROWS.items()]
     model = {"embeddingDim": 8, "bottomMlp": [16, 8], "topMlp": [16, 1], "tables": tables}
     columns = {"labels": ["label"], "numbers": ["price"], "categories": [*ROWS]}
     job = small_job(
@@ -76,3 +78,23 @@ def test_job_starts_from_an_import_bit_for_bit(tmp_path: Path) -> None:
     saves = f"file://{tmp_path}/store/saves"
     found = json.loads(cprjob("snapshots", "verify", saves, "--job", "import-ranker", "--json"))
     assert ([each["step"] for each in found["points"]], found["damaged"]) == ([0], [])
+
+
+def test_job_finds_imported_rows_of_a_dynamic_table_by_their_ids(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    weights = {name: 0.1 * torch.randn(rows, 8) for name, rows in ROWS.items()}
+    ids = {name: torch.randperm(rows) for name, rows in ROWS.items()}
+    for name in ROWS:
+        save_file({"weight": weights[name], "ids": ids[name]}, tmp_path / f"{name}.safetensors")
+    sources = [word for name in ROWS for word in ("--from", tmp_path / f"{name}.safetensors")]
+    job = manifest(tmp_path, "Dynamic")
+    output = cprjob("import", job, *sources, "--name", "ranker", "--dense", "Initialise")
+    rules = yaml.safe_load(output.partition("Start from it by\n")[2])["restoreFrom"]
+    code, _, output = run(tmp_path, manifest(tmp_path, "Dynamic", restoreFrom=rules))
+    assert code == 0, output
+    cprjob("export", "--workdir", tmp_path / "work", "--to", tmp_path / "model")
+    for name in ROWS:
+        table = load_file(tmp_path / "model" / "tables" / f"{name}.safetensors")
+        found = dict(zip(table["keys"].tolist(), table["weight"].tolist(), strict=True))
+        keys = keys_of(ids[name].numpy(), 0).tolist()
+        assert found == dict(zip(keys, weights[name].tolist(), strict=True)), name

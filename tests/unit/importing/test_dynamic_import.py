@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +47,7 @@ def job(shards: int = 2, table: TableSpec = USER) -> JobSpec:
     return replace(spec, model=replace(spec.model, tables=(TABLES[0], table)))
 
 
-def imported(store: MemoryStore, spec: JobSpec, tensors: Mapping[str, Tensor], *mapped: tuple[str, str]) -> Imported:
+def imported(store: MemoryStore, spec: JobSpec, tensors: dict[str, Tensor], *mapped: tuple[str, str]) -> Imported:
     def opened(name: str, tensor: Tensor) -> StoredTensor:
         return StoredTensor(name, tuple(tensor.shape), tensor.dtype, "file", lambda first, last: tensor[first:last])
 

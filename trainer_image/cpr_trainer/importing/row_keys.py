@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from cpr_contract.model import TableSpec
 from cpr_trainer.arrays import Ints
@@ -144,6 +146,6 @@ def _check(
         )
 
 
-def keys_of(ids: Ints | U64, seed: int) -> U64:
+def keys_of(ids: NDArray[np.integer[Any]], seed: int) -> U64:
     """Return the key of each id, uint64 [n]: that which the id has in data, in any format. ids: integers [n]."""
     return hashes(Cells.of_arrow(pa.array(ids).cast(pa.string())), "Dynamic", seed)
