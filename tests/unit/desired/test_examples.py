@@ -19,6 +19,7 @@ SMALL = (
     "lost-node.yaml",
     "spares.yaml",
     "parquet.yaml",
+    "ratings.yaml",
     "own_model/job.yaml",
     "own_data/job.yaml",
     "two_labels/job.yaml",

@@ -79,7 +79,7 @@ def entry_targets(
             seen = np.zeros(saved.alone.rows_per_table[source.table], np.bool_)
             gathered.append(_Gathered(table, source.table, pages, contents, seen))
         else:
-            slots_of = partial(_kept_slots, first=pages.first * PAGE_SLOTS, count=pages.slots)
+            slots_of = partial(_same_slots, first=pages.first * PAGE_SLOTS, count=pages.slots)
             width = state_width(there.optimizer, there.dim) + ENTRY_COLUMNS
             targets.append(EntryTarget(source.table, local.arena.segments[table.band], width, slots_of))
     _gather(store, saved, chains, gathered)
@@ -96,7 +96,7 @@ def entry_targets(
 class _Gathered:
     """The entries of a table that are found for `pages`, those of this shard.
 
-    seen: bool [rows of the source], the rows of which a newer save was read. found: arrays of the numbers, keys, steps
+    seen: bool [rows of the source], the rows that a newer save held. found: arrays of the numbers, keys, steps
     and counts of entries.
     """
 
@@ -108,7 +108,7 @@ class _Gathered:
     found: list[tuple[Ints, U64, U32, U32]] = field(default_factory=list)
 
     def add(self, saved: SavedRows) -> None:
-        """Add the entries among some rows of a save, except those of which a newer save was read."""
+        """Add the entries among some rows of a save, except those that a newer save held."""
         mine = np.flatnonzero(saved.tables == self.source)
         mine = mine[~self.seen[saved.rows[mine]]]
         rows = saved.rows[mine]
@@ -180,7 +180,7 @@ def _decimals(numbers: Ints) -> Cells:
     return Cells(data, np.arange(len(numbers)) * _DIGITS, np.char.str_len(texts).astype(np.int64))
 
 
-def _kept_slots(rows: Ints, first: int, count: int) -> Ints:
+def _same_slots(rows: Ints, first: int, count: int) -> Ints:
     slots = rows - first
     return np.where((slots >= 0) & (slots < count), slots, -1)
 
