@@ -254,7 +254,7 @@ def numbered_rows(found: list[ShardBench]) -> dict[tuple[str, int], tuple[bytes,
                 key = key_of(spec.name, int(row))
                 if spec.ids != "CPR64" and key is not None and bench.arena.epochs.of[slot]:
                     ((segment, at),) = bench.arena.parted(np.array([slot]))
-                    vector = segment.rows[at] if spec.name == "pages" else narrow(segment.rows[at])
+                    vector = segment.rows[at] if spec.name == "pages" else narrow(segment.read(at))
                     width = 2 * segment.dim if spec.name == "pages" else 1
                     rows[spec.name, key] = vector.tobytes(), segment.state[at, :width].tobytes()
     return rows

@@ -96,7 +96,7 @@ def entry_targets(
 class _Gathered:
     """The entries of a table that are found for `pages`, those of this shard.
 
-    seen: bool [rows of the source], the rows that a newer save held. found: arrays of the numbers, keys, steps
+    seen: bool [rows of the source], the rows that a newer save has. found: arrays of the numbers, keys, steps
     and counts of entries.
     """
 
@@ -108,7 +108,7 @@ class _Gathered:
     found: list[tuple[Ints, U64, U32, U32]] = field(default_factory=list)
 
     def add(self, saved: SavedRows) -> None:
-        """Add the entries among some rows of a save, except those that a newer save held."""
+        """Add the entries among some rows of a save, except those that a newer save has."""
         mine = np.flatnonzero(saved.tables == self.source)
         mine = mine[~self.seen[saved.rows[mine]]]
         rows = saved.rows[mine]

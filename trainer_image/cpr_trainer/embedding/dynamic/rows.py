@@ -87,14 +87,14 @@ class DynamicRows:
         key with a newer one, and one that finds both of its buckets full, whose number is logged. The rows and their
         optimizer's state are the caller's.
         """
-        kept = np.flatnonzero(self._live(steps, step))
-        kept = kept[newest_of_keys(keys[kept], steps[kept])]
-        found = slots_in(self._pages, keys[kept], steps[kept], counts[kept], rules=self._rules, step=step)
-        stored = kept[found >= 0]
-        if dropped := len(kept) - len(stored):
-            _LOG.warning("table %s drops %d of %d entries: their buckets are full", self._name, dropped, len(kept))
+        live = np.flatnonzero(self._live(steps, step))
+        live = live[newest_of_keys(keys[live], steps[live])]
+        found = slots_in(self._pages, keys[live], steps[live], counts[live], rules=self._rules, step=step)
+        stored = live[found >= 0]
+        if dropped := len(live) - len(stored):
+            _LOG.warning("table %s drops %d of %d entries: their buckets are full", self._name, dropped, len(live))
         slots = np.full(len(keys), -1, np.int64)
-        slots[kept] = found
+        slots[live] = found
         columns, at = self._columns(), slots[stored]
         columns.low[at], columns.high[at] = keys[stored].astype(np.uint32), keys[stored] >> np.uint64(32)
         columns.steps[at], columns.counts[at] = steps[stored], counts[stored]
