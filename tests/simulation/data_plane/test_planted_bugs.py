@@ -169,7 +169,7 @@ def expire_by_the_time_of_day(patch: Patch) -> None:
     module = sys.modules[StepService.__module__]
 
     def oldest(before: Callable[..., int], rules: Rules, _step: int) -> int:
-        return before(rules, int(10 * (module.monotonic() - 1000)))  # type: ignore[attr-defined]
+        return before(rules, int(10 * (module.monotonic() - 1000)))
 
     wrap(patch, Rules, "oldest_live", oldest)
 
