@@ -19,10 +19,9 @@ from cpr_trainer.arrays import Floats, Values
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.bfloat16 import DTYPES, converted
-from cpr_trainer.embedding.dynamic.entries import Entries, Rules, Score
+from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules
 from cpr_trainer.embedding.dynamic.pages import Pages
 from cpr_trainer.embedding.dynamic.table import DynamicTable
-from cpr_trainer.embedding.memory import OwnMemory
 from cpr_trainer.embedding.optimizers import Assignment
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.embedding.segments import Seeding, Segment
@@ -79,6 +78,7 @@ class TrainedTable:
     spec: TableSpec
     table: DynamicTable
     rows: Values
+    state: Floats
     pushed: dict[int, int] = field(default_factory=dict)
     evicted: int = 0
 
@@ -87,10 +87,11 @@ class TrainedTable:
         """Return an empty table."""
         assert spec.dynamic is not None
         assert spec.dim is not None
-        rules = Rules(Score(spec.dynamic.score), ttl_steps=spec.dynamic.ttl_steps)
         pages = Pages.of(spec.rows)
-        table = DynamicTable(pages, rules, Entries.empty(pages.slots, rules, OwnMemory()))
-        return cls(spec, table, OwnMemory().array((pages.slots, spec.dim), DTYPES[spec.precision]))
+        state = np.zeros((1 + ENTRY_COLUMNS, pages.slots), np.float32).T
+        table = DynamicTable(pages, Rules.of(spec.dynamic), Entries.of(state, None))
+        rows: Values = np.zeros((pages.slots, spec.dim), DTYPES[spec.precision])  # type: ignore[assignment]
+        return cls(spec, table, rows, state)
 
     def push(self, step: int, keys: U64) -> None:
         """Take a step."""
@@ -110,12 +111,8 @@ class TrainedTable:
         return {key: last for key, last in self.pushed.items() if not ttl or step - last <= ttl}
 
     def segment(self, first: int) -> Segment:
-        """Return a copy of all slots. The state is one value of the optimizer, and the entry."""
-        entries = self.table.entries
-        halves = entries.keys.view(np.uint32).reshape(-1, 2)
-        columns = np.column_stack((halves, entries.steps, entries.counts)).view(np.float32)
-        state = np.column_stack((np.ones(len(columns), np.float32), columns))
-        return Segment(first, self.rows.copy(), state)
+        """Return a copy of all slots, whose optimizer keeps one value: the entries follow it."""
+        return Segment(first, self.rows.copy(), self.state.copy())
 
 
 @dataclass(eq=False)
@@ -167,7 +164,7 @@ class TrainedModel:
 
 
 def with_ttl(job: JobSpec, ttl_steps: int) -> JobSpec:
-    """Return a job in which users expire after another number of steps."""
+    """Return a job whose users expire after another number of steps."""
     tables = list(job.model.tables)
     tables[USER] = replace(tables[USER], dynamic=DynamicSpec(ttl_steps=ttl_steps))
     return replace(job, model=replace(job.model, tables=tuple(tables)))

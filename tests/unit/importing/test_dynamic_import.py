@@ -51,7 +51,7 @@ def imported(store: MemoryStore, spec: JobSpec, tensors: dict[str, Tensor], *map
     def opened(name: str, tensor: Tensor) -> StoredTensor:
         return StoredTensor(name, tuple(tensor.shape), tensor.dtype, "file", lambda first, last: tensor[first:last])
 
-    found = {name: opened(name, tensor) for name, tensor in (SHOP | tensors).items()}
+    found = {name: opened(name, tensor) for name, tensor in {**SHOP, **tensors}.items()}
     return import_model(store, spec, replace(REQUEST, map=mapped), found)
 
 
@@ -64,7 +64,7 @@ def test_keys_of_integers_are_those_of_the_same_ids_in_data() -> None:
     """docs/hashing.md has these vectors."""
     largest = np.array([2**64 - 1], np.uint64)
     assert keys_of(np.array([42]), 7).tolist() == [0x0F06100D2AA836E8]
-    assert keys_of(np.array([-1, 7], np.int32), 0).tolist() == [0x3D62C7C8A7A6E2D8, 0x184A52B6A00D7AB7]
+    assert keys_of(np.array([-1, 7], np.int64), 0).tolist() == [0x3D62C7C8A7A6E2D8, 0x184A52B6A00D7AB7]
     assert keys_of(largest, 7).tolist() == [0x80DF2FA410928B9B]
 
 
