@@ -43,6 +43,8 @@ class Cluster:
         self.probes: Counter[str] = Counter()
         self.scheduler = Scheduler(random.Random(self.rng.getrandbits(64)))
         self.network = Network(self.scheduler, random.Random(self.rng.getrandbits(64)))
+        if self.workload.expected_table is not None:  # rebuilds read thousands of slots
+            self.network.capacity = max(self.network.capacity, 4_000)
         self.kernel = Kernel(self.scheduler, random.Random(self.rng.getrandbits(64)))
         self.kernel.terminate = self._terminate
         self.store = SimulatedStore(self.scheduler, random.Random(self.rng.getrandbits(64)), self.probes)

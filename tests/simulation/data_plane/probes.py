@@ -55,8 +55,12 @@ Call = Callable[..., Any]
 
 @contextmanager
 def probes_installed(cluster: Cluster) -> Iterator[None]:
-    """Install all probes. Sizes shrink, too: saves have several parts, captures several blocks, and so on."""
+    """Install all probes. Sizes shrink, too: saves have several parts, captures several blocks, and so on.
+
+    Parity of the thousands of slots of a dynamic table travels in larger pieces.
+    """
     watch, rng = _Probes(cluster), cluster.rng
+    many = cluster.workload.expected_table is not None
     replaced: list[tuple[Any, str, Any]] = [
         (owner, name, _around(vars(owner)[name], wrapper)) for owner, name, wrapper in watch.wrappers()
     ]
@@ -64,8 +68,8 @@ def probes_installed(cluster: Cluster) -> Iterator[None]:
         (_module_of(rows_per_part), "_SMALLEST", 30 * _ROW_BYTES),
         (_module_of(Capture), "_BLOCK_BYTES", 7 * _ROW_BYTES),
         (_module_of(Arena), "_SMALLEST_LOG_BYTES", rng.choice((6 * _ROW_BYTES, 8 << 20))),
-        (_module_of(rebuild), "_PIECE_BYTES", 9 * _ROW_BYTES),
-        (_module_of(Redundancy), "FLUSH_BYTES", rng.choice((600, 8 << 20))),
+        (_module_of(rebuild), "_PIECE_BYTES", (300 if many else 9) * _ROW_BYTES),
+        (_module_of(Redundancy), "FLUSH_BYTES", rng.choice((20_000 if many else 600, 8 << 20))),
     ]
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, value in replaced:
