@@ -92,8 +92,8 @@ class SparseOptimizerSpec:
 class DynamicSpec:
     """The rules of a table with the ids `Dynamic`. Steps are those of the job.
 
-    A key gets a row at its `min_steps`-th step with a push. Where its place is full, the entry with the least `score`
-    is evicted: its last step with a push, or the number of its steps with a push, halved every `halving_steps` (0:
+    A key gets a row at its `min_steps`-th step with a push. If both of its buckets are full, the table evicts the entry
+    with the least `score`: the last step with a push, or the number of such steps, halved every `halving_steps` (0:
     never). An entry without a push for `ttl_steps` expires (0: never). `default` is the vector of a key without a row.
     """
 

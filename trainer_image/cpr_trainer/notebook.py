@@ -82,7 +82,8 @@ class Fitted:
     def rows(self, table: str, ids: Sequence[int] | Ints) -> Floats:
         """Return the embedding vectors of some rows of a table, float32 [len(ids), D], a copy.
 
-        Of a dynamic table `ids` are keys, uint64. Raises ValueError for a table or a row that there is not.
+        `ids` are row numbers, or the keys of a dynamic table, uint64. Raises ValueError for a table or a row that there
+        is not.
         """
         names = [each.name for each in self.model.tables]
         if table not in names:

@@ -217,7 +217,7 @@ AnyAccess = Access | BandedAccess | FeatureAccess
 def find_access(placement: Placement, ids: Ints | Bags) -> AnyAccess:
     """Return the access of a batch. ids: int64 [n, T], 0 <= ids[:, t] < rows of table t, or bags; n may be 0.
 
-    Of dynamic tables they are the bits of keys.
+    The ids of a dynamic table are the bits of its keys.
 
     Raises ValueError if there are more than 2**31 - 1 ids.
     """

@@ -73,7 +73,8 @@ class FrameRows:
 class RowNames:
     """The names of rows in frames of a job: numbers, and 64-bit keys in a block of their own for each dynamic table.
 
-    Where there are dynamic tables, the numbers of rows of each come first, uint32 each. key_bands: their bands.
+    Names in a job with dynamic tables begin with the number of keys of each, uint32. key_bands: the bands of these
+    tables.
     """
 
     encoding: Encoding
