@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from simulation.data_plane.run import RunResult, run_to_completion, run_under_faults
-from simulation.data_plane.workload import with_faults, with_keys
+from simulation.data_plane.workload import Workload, with_faults, with_keys
 
 #: `make soak` runs 10,000, in the parts `seeds-1` and `seeds-2`.
 SEEDS = 30
@@ -69,6 +69,11 @@ def test_lost_trainers_lose_no_update_if_steps_are_merged(faults: tuple[str, ...
     assert sum(replaced) > len(replaced)
 
 
+def reached(alter_of: Callable[[int], Callable[[Workload], Workload]]) -> Counter[str]:
+    """Return the probes of the first seeds, each of a job that is altered by it."""
+    return sum((run_to_completion(seed, alter_of(seed)).probes for seed in range(6)), Counter[str]())
+
+
 #: Faults of jobs with dynamic tables, and a state that their first seeds reach.
 KEYS = {
     "saves": (with_faults("kill_shard", "kill_server", "store_slow"), "rows came from a save"),
@@ -82,9 +87,7 @@ KEYS = {
 @pytest.mark.parametrize("name", KEYS)
 def test_lost_members_leave_keys_as_expected(name: str) -> None:
     faults, state = KEYS[name]
-    probes = Counter[str]()
-    for seed in range(6):
-        probes += run_to_completion(seed, with_keys(faults)).probes
+    probes = reached(lambda _: with_keys(faults))
     assert probes[state]
     assert probes["a key was evicted"]
 
@@ -103,9 +106,7 @@ STOPS = {
 def test_stopped_and_drained_trainers_leave_the_bytes_of_a_calm_run(name: str) -> None:
     """Unless updates are lost: saves of a stopped job are of one step on all members, and it ends as without a stop."""
     faults, state = STOPS[name]
-    probes = Counter[str]()
-    for seed in range(6):
-        probes += run_to_completion(seed, with_faults(*faults, trainers=2 + seed % 2, sparse_updates="PerStep")).probes
+    probes = reached(lambda seed: with_faults(*faults, trainers=2 + seed % 2, sparse_updates="PerStep"))
     assert probes[state]
 
 

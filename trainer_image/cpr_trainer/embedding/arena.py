@@ -162,10 +162,9 @@ class Arena:
             arrays = self._redo_arrays(edges)
             of_band = {each.table.band: each for each in planned}
             for band, (segment, (start, end)) in enumerate(zip(self.segments, pairwise(edges), strict=True)):
-                if start < end:
+                if start < end and segment.dim:
                     at, names = segment.within(slots[start:end]), numbers[start:end]
-                    gradient = by_segment[band] if segment.dim else np.empty((0, 0), np.float32)
-                    self._compute(segment, at, names, gradient, (step, rank), arrays[band], of_band.get(band))
+                    self._compute(segment, at, names, by_segment[band], (step, rank), arrays[band], of_band.get(band))
             for each in planned:
                 if each.table.cell_band is not None:
                     arrays[each.table.cell_band][1].view(np.uint32)[:] = each.update.contents
@@ -233,8 +232,6 @@ class Arena:
         """
         (step, rank), (rows, state) = update, to
         take_rows(segment.state, slots, state)
-        if not segment.dim:
-            return
         owned = numbers if planned is None else self.optimizers.numbers_in(planned.table.table, len(slots))
         if planned is not None or segment.precision == "fp32":
             take_rows(segment.rows, slots, rows)

@@ -12,11 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from cpr_contract.model import DynamicSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.dynamic.entries import Entries, Rules
-from cpr_trainer.embedding.dynamic.rehash import slots_in
+from cpr_trainer.embedding.dynamic.rows import DynamicRows
 from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.importing.matching import TableSource
 from cpr_trainer.importing.row_keys import RowKeys
@@ -25,7 +23,6 @@ from cpr_trainer.importing.tensors import SourceError, StoredTensor
 #: The bytes of a table that are read at a time.
 _CHUNK_BYTES = 32 << 20
 _FIRST_STEP = 1
-_HALF = np.uint64(32)
 DIVERGED = "Import a save from before that model diverged."
 
 
@@ -37,14 +34,15 @@ class Filled:
     dropped: int = 0
 
 
-def fill(local: LocalRows, table: int, source: TableSource, rules: DynamicSpec | None) -> Filled:
-    """Copy the rows of a table that are on a shard, and note them as changed. rules: of a dynamic table.
+def fill(local: LocalRows, table: int, source: TableSource) -> Filled:
+    """Copy the rows of a table that are on a shard, and note them as changed.
 
     Raises SourceError for invalid values.
     """
-    if source.keys is None or rules is None:
+    if source.keys is None:
         return Filled(sum(_fill_static(local, table, source, *chunk) for chunk in _chunks(source.weight)))
-    return _fill_dynamic(local, table, source, source.keys, Rules.of(rules))
+    (of_keys,) = (each for each in local.dynamic if each.table == table)
+    return _fill_dynamic(local, of_keys, source, source.keys)
 
 
 def _fill_static(local: LocalRows, table: int, source: TableSource, first: int, last: int) -> int:
@@ -60,17 +58,13 @@ def _fill_static(local: LocalRows, table: int, source: TableSource, first: int, 
     return len(here)
 
 
-def _fill_dynamic(local: LocalRows, table: int, source: TableSource, keys: RowKeys, rules: Rules) -> Filled:
-    band = int(local.placement.band_of[table])
-    segment, pages = local.arena.segments[band], local.placement.pages(band, local.index)
-    found = keys.within(pages)
+def _fill_dynamic(local: LocalRows, table: DynamicRows, source: TableSource, keys: RowKeys) -> Filled:
+    segment = local.arena.segments[table.band]
+    found = keys.within(local.placement.pages(table.band, local.index))
     steps = np.full(len(found.keys), _FIRST_STEP, np.uint32)
-    slots = slots_in(pages, found.keys, steps, found.counts, rules=rules, step=_FIRST_STEP)
+    slots = table.insert(found.keys, steps, found.counts, _FIRST_STEP)
     taken = found.select(np.flatnonzero(slots >= 0))
     slots = slots[slots >= 0]
-    entries = Entries.of(segment.state, None)
-    entries.low[slots], entries.high[slots] = taken.keys.astype(np.uint32), (taken.keys >> _HALF).astype(np.uint32)
-    entries.steps[slots], entries.counts[slots] = _FIRST_STEP, taken.counts
     for first, last in _chunks(source.weight):
         part = slice(*np.searchsorted(taken.rows, (first, last)).tolist())
         if part.start < part.stop:

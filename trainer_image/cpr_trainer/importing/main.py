@@ -183,7 +183,7 @@ def _write_shard(
 ) -> tuple[ManifestRef, list[Filled]]:
     local = LocalRows.of(owner, Placement.of(owner.model, owner.shards), index)
     filled = [
-        fill(local, place, source, table.dynamic)
+        fill(local, place, source)
         for place, (source, table) in enumerate(zip(matches.tables, owner.model.tables, strict=True))
     ]
     (first_place, end), *further = local.spans

@@ -113,7 +113,7 @@ class DynamicRows:
         """
         if not (keys[1:] > keys[:-1]).all():
             raise ValueError("keys are not in ascending order")
-        self._pages.positions(keys)
+        self._pages.positions(keys[[0, -1]] if len(keys) else keys)
         return len(keys) * self._rows.dim
 
     def read(self, keys: U64, step: int) -> Values:
