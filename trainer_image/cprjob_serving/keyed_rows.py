@@ -22,6 +22,31 @@ _BITS = 24
 _ROWS_AT_ONCE = 1 << 16
 
 
+def table_hashes(seed: int, tables: Ints) -> U64:
+    """Return the part of first values that depends on a table, by its place in the model, uint64 of the same shape."""
+    return mix64(mix64(np.uint64(seed % 2**64) + (tables + 1).astype(np.uint64) * GOLDEN))
+
+
+def scale_of(rows: int) -> np.float32:
+    """Return the factor from whole numbers to the first values of a table with this many rows."""
+    return np.float32(sqrt(1 / rows) * 0.5 ** (_BITS - 1))
+
+
+def random_vectors(of_tables: U64, rows: U64, scales: Floats | np.float32, dim: int) -> Floats:
+    """Return first values, uniform in [-s, s) with s = sqrt(1 / rows of the table), float32 [k, dim].
+
+    They are an integer hash, scaled, and so equal on every processor. A change of a constant here changes the meaning
+    of every job. of_tables: uint64 [k] or [1], see `table_hashes`. rows: uint64 [k], numbers or keys. scales: float32
+    [k] or one, see `scale_of`.
+    """
+    of_rows = mix64(of_tables + rows * GOLDEN)
+    # Two columns come from one hashed word.
+    words = mix64(of_rows[:, np.newaxis] + np.arange(1, (dim + 1) // 2 + 1, dtype=np.uint64) * GOLDEN)
+    whole = words.astype("<u8", copy=False).view("<i4")[:, :dim] >> (32 - _BITS)
+    found: Floats = whole.astype(np.float32) * np.reshape(scales, (-1, 1))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Default:
     """The vector of a key that is not in its table.
@@ -39,13 +64,8 @@ class Default:
         """Return the vectors of keys, float32 [k, dim]. keys: uint64 [k]. rows: the capacity of their table."""
         if self.kind == "Zero":
             return np.zeros((len(keys), dim), np.float32)
-        place = np.array([self.table + 1], np.uint64)
-        of_table = mix64(mix64(np.uint64(self.seed) + place * GOLDEN))
-        of_keys = mix64(of_table + keys * GOLDEN)
-        # Two columns come from one hashed word.
-        words = mix64(of_keys[:, np.newaxis] + np.arange(1, (dim + 1) // 2 + 1, dtype=np.uint64) * GOLDEN)
-        whole = words.astype("<u8", copy=False).view("<i4")[:, :dim] >> (32 - _BITS)
-        found: Floats = whole.astype(np.float32) * np.float32(sqrt(1 / rows) * 0.5 ** (_BITS - 1))
+        of_table = table_hashes(self.seed, np.array([self.table]))
+        found = random_vectors(of_table, keys, scale_of(rows), dim)
         return _rounded(found) if self.precision == "bf16" else found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +14,8 @@ from cpr_contract.model import ModelSpec
 from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.bfloat16 import as_floats, converted, narrow, widen
 from cpr_trainer.embedding.memory import Memory, OwnMemory
-from cprjob_serving.hashes import GOLDEN, mix64
+from cprjob_serving.keyed_rows import random_vectors, scale_of, table_hashes
 
-_BITS = 24  # a float32 holds these exactly
 #: Seven bits count epochs; the eighth is set while a priority save has not read a row that it chose.
 _CHOSEN = np.uint8(0x80)
 _LAST = 0x7F
@@ -76,23 +74,17 @@ def take_rows(values: NDArray[Any], at: Ints, to: NDArray[Any]) -> None:
 
 
 class Seeding:
-    """First values of tables' rows, uniform in [-s, s) with s = sqrt(1 / rows of the table), as DLRM has them.
+    """First values of tables' rows, as DLRM has them (see `random_vectors`).
 
-    A first value is an integer hash of the seed, the table's place t, the row and the column, scaled by the number of
-    rows: it is the same on every processor, and a row without pushes is never saved. A change of a constant here
-    changes the meaning of every job. Table t has `rows`[t] rows of `dims`[t] values. Where `precisions`[t] is bf16, a
-    first value is rounded to nearest.
+    A row without pushes is never saved. Table t has `rows`[t] rows of `dims`[t] values. Where `precisions`[t] is bf16,
+    a first value is rounded to nearest.
     """
 
     def __init__(self, rows: Sequence[int], dims: Sequence[int], seed: int, precisions: Sequence[Precision]) -> None:
         self.rows, self.dims, self.seed, self.precisions = tuple(rows), tuple(dims), seed, tuple(precisions)
         self._rounded: NDArray[np.bool_] = np.array([each == "bf16" for each in self.precisions])
-        tables = np.arange(1, len(rows) + 1, dtype=np.uint64)
-        self._keys = mix64(mix64(np.uint64(seed % 2**64) + tables * GOLDEN))
-        # Two columns come from one hashed word.
-        self._columns = np.arange(1, (max(dims) + 1) // 2 + 1, dtype=np.uint64) * GOLDEN
-        unit = 0.5 ** (_BITS - 1)
-        self._scales = np.array([sqrt(1 / each) * unit for each in rows], np.float32)
+        self._hashes = table_hashes(seed, np.arange(len(rows)))
+        self._scales: Floats = np.array([scale_of(each) for each in rows])
 
     @classmethod
     def of(cls, model: ModelSpec, seed: int) -> Self:
@@ -102,11 +94,7 @@ class Seeding:
     def values(self, tables: Ints, rows: Ints) -> NDArray[np.float32]:
         """Return the first values of rows, float32 [k, D]. tables, rows: int64 [k], of tables of one dim."""
         dim = self.dims[int(tables[0]) if len(tables) else 0]
-        keys = mix64(self._keys[tables] + rows.astype(np.uint64) * GOLDEN)
-        words = mix64(keys[:, np.newaxis] + self._columns[: (dim + 1) // 2])
-        # Whole numbers in [-2**23, 2**23) are exact in float32, so the product is the only rounding.
-        whole = words.astype("<u8", copy=False).view("<i4")[:, :dim] >> (32 - _BITS)
-        found: Floats = whole.astype(np.float32) * self._scales[tables][:, np.newaxis]
+        found = random_vectors(self._hashes[tables], rows.astype(np.uint64), self._scales[tables], dim)
         if (rounded := self._rounded[tables]).any():
             found[rounded] = widen(narrow(found[rounded]))
         return found
