@@ -8,8 +8,9 @@ from dataclasses import asdict, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_contract.model import PAGE_SLOTS
 from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, ENTRY_COLUMNS, Entries, Rules
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, U32, Pages
+from cpr_trainer.embedding.dynamic.pages import U32, Pages
 from cpr_trainer.embedding.dynamic.table import DynamicTable, Update
 from cprjob_serving.hashes import U64
 from support.reference_table import Outcome, ReferenceTable

@@ -25,6 +25,8 @@ FeaturePooling = Literal["Sum", "Mean", "None"]
 #: The mapping from an id to a row of its table: the id is the row's number, has a row of its own, is hashed, or gets a
 #: row of its own when it is trained (ADR 46).
 Ids = Literal["CPR64", "RowNumber", "Vocabulary", "XXH64", "Murmur3", "Dynamic"]
+#: The slots of a page of a dynamic table. Shards hold whole pages, so its capacity is a multiple.
+PAGE_SLOTS = 4096
 #: The measure by which a dynamic table evicts entries, the least first.
 EvictionScore = Literal["LastStep", "Pushes"]
 #: The vector of a key before its first push.

@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from cpr_contract.choices import Precision, ReplayPolicy, SparseUpdates
-from cpr_contract.model import state_width
+from cpr_contract.model import PAGE_SLOTS, state_width
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.model_spec import ModelSpec
-from cpr_operator.api.rules.job_rules import PAGE_SLOTS
 
 _VALUE_BYTES = 4
 #: The bytes of a value by its precision.

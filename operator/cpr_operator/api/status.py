@@ -117,7 +117,7 @@ class WorkerCount(Model):
 
 
 class SparseUpdatesMode(Model):
-    """How shards update embedding rows. It is fixed for the lifetime of the job."""
+    """The mode in which shards update embedding rows. It is fixed for the lifetime of the job."""
 
     mode: SparseUpdates
     """PerStep: once a step, by the sum over all trainers. PerPush: once for each trainer's push."""

@@ -11,8 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from cpr_contract.model import DynamicSpec, EvictionScore, FirstValue, SparseOptimizerSpec, TableSpec
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
+from cpr_contract.model import PAGE_SLOTS, DynamicSpec, EvictionScore, FirstValue, SparseOptimizerSpec, TableSpec
 from cprjob_serving.hashes import U64
 
 #: The portion of jobs that have a table.

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cpr_contract.limits import MAX_TRAINERS
-from cpr_contract.model import state_width
+from cpr_contract.model import PAGE_SLOTS, state_width
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.bfloat16 import narrow, round_stochastically, rounding_keys, widen
 from cpr_trainer.embedding.dynamic.entries import Rules
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, Pages
+from cpr_trainer.embedding.dynamic.pages import Pages
 from cpr_trainer.embedding.optimizers import changes_of
 from cpr_trainer.embedding.segments import Seeding
 from cprjob_serving.hashes import U64

@@ -32,8 +32,8 @@ T = TypeVar("T")
 _SLICE_S = 0.05
 #: The filled part of the memory for pushes at which a save is due (`trainer/save_coordinator.py`).
 _FULL = 0.75
-#: How long a trainer that ends waits for shards, without and with a job that stops, and for the last cut
-#: (`trainer/loop.py`).
+#: The longest waits of a trainer that ends, in seconds: for shards, without and with a job that stops, and for the last
+#: cut (`trainer/loop.py`).
 _REPLAY_S, _REPLAY_STOP_S, _LEAST_CUT_S = 15.0, 30.0, 15.0
 
 

@@ -14,7 +14,7 @@ import torch
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DenseManifest, ManifestRef, vocabulary_key
-from cpr_contract.model import DynamicSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import PAGE_SLOTS, DynamicSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import ByNameSpec, JobSpec, TableSourceSpec
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError
@@ -23,7 +23,6 @@ from cpr_trainer.checkpoint.restore.by_name import with_vocabularies
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.embedding.bfloat16 import narrow
 from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.model.replica import saved_model
 from cprjob_serving.hashes import Cells, xxh64
@@ -37,7 +36,7 @@ from support.saves import ShardBench
 STEP = 12
 ADAM = SparseOptimizerSpec("Adam", 0.1)
 OLD_RULES = DynamicSpec(min_steps=2, score="Pushes", halving_steps=4, ttl_steps=3)
-#: Of the new job: its entries never expire, or they expire later than in the old one.
+#: Rules of the new job: entries never expire, or later than in the old one.
 FOREVER, LATER = DynamicSpec(min_steps=1, score="Pushes", halving_steps=4), DynamicSpec(min_steps=2, ttl_steps=5)
 SHARDS = [(1, 1), (1, 3), (3, 2)]
 MAP = (TableSourceSpec("renamed", "b"),)

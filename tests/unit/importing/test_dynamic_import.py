@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpr_contract.model import DynamicSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import PAGE_SLOTS, DynamicSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import Imported, ImportRequest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
 from cpr_trainer.importing import filling, row_keys
 from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.row_keys import IDENTITIES, keys_of

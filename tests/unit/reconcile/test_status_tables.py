@@ -71,7 +71,7 @@ async def test_all_shards_are_polled_for_counts_now_and_then() -> None:
 
 
 async def test_shard_with_a_problem_is_polled_until_it_has_none() -> None:
-    """A poll for counts finds the problem. Without further polls, the condition would say the opposite in between."""
+    """A poll for counts finds the problem. Without further polls, the condition would change in between."""
     observed = await input_with_tables()
     problem = Problem("StoreUnreachable", "It is away.", "Wait.")
     found = with_report(observed, "shard/1", problem=problem)

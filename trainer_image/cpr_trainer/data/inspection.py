@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cpr_contract.codec import to_json
+from cpr_contract.model import PAGE_SLOTS
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.arrays import Ints
@@ -26,7 +27,6 @@ from cpr_trainer.data.schema import CRITEO_NAMES, Columns, columns_of, is_list, 
 from cpr_trainer.data.text import REMEDY, Text, first_line
 from cpr_trainer.data.vocabularies import find_vocabularies
 from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, as_canonical, spelling_matters
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import data_access, read_job, read_request, store_access
 from cpr_trainer.store import Uris

@@ -24,9 +24,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.model import ModelSpec
+from cpr_contract.model import PAGE_SLOTS, ModelSpec
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, Pages
+from cpr_trainer.embedding.dynamic.pages import Pages
 
 _ALGORITHM = "affine-1"
 _INT64_MAX = 2**63 - 1

@@ -76,8 +76,8 @@ def take_rows(values: NDArray[Any], at: Ints, to: NDArray[Any]) -> None:
 class Seeding:
     """First values of tables' rows, as DLRM has them (see `random_vectors`).
 
-    A row without pushes is never saved. Table t has `rows`[t] rows of `dims`[t] values. Where `precisions`[t] is bf16,
-    a first value is rounded to nearest.
+    A row without pushes is never saved. Table t has `rows`[t] rows of `dims`[t] values. First values in bf16 are
+    rounded to nearest.
     """
 
     def __init__(self, rows: Sequence[int], dims: Sequence[int], seed: int, precisions: Sequence[Precision]) -> None:

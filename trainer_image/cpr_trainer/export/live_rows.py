@@ -16,11 +16,10 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from cpr_contract.model import DynamicSpec
+from cpr_contract.model import PAGE_SLOTS, DynamicSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.dynamic.entries import Entries, Rules, join_halves
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS
 from cprjob_serving.hashes import U64
 from cprjob_serving.keyed_rows import KeyedRows, head_of
 

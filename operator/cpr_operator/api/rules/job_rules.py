@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cpr_contract.model import PAGE_SLOTS
 from cpr_operator.api.rules.rule import Rule
 
 #: A job's name begins its pods' names, which end in uid, role, index and incarnation.
@@ -62,8 +63,6 @@ OF_JOB = (
 
 # --- dynamic tables, which only merged steps change (ADR 46)
 
-#: The slots of a page of a dynamic table. Shards hold whole pages.
-PAGE_SLOTS = 4096
 _NO_DYNAMIC = "!self.model.tables.exists(t, t.ids == 'Dynamic')"
 OF_DYNAMIC = (
     Rule(

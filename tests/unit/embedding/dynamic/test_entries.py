@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.model import EvictionScore
+from cpr_contract.model import PAGE_SLOTS, EvictionScore
 from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Rules
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, Pages
+from cpr_trainer.embedding.dynamic.pages import Pages
 from cpr_trainer.embedding.dynamic.rehash import slots_in
 from cpr_trainer.embedding.dynamic.table import DynamicTable
 from support.dynamic_steps import PAGES, empty_entries, universe

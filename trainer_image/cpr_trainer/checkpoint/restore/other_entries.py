@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.manifests import SavedTable
-from cpr_contract.model import state_width
+from cpr_contract.model import PAGE_SLOTS, state_width
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.documents import Found
 from cpr_trainer.checkpoint.format.records import read_values
@@ -23,7 +23,7 @@ from cpr_trainer.checkpoint.restore.by_name import TableMapping
 from cpr_trainer.checkpoint.restore.saved_tables import SavedPart, SavedRows, SavedTables
 from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, U32, Pages
+from cpr_trainer.embedding.dynamic.pages import U32, Pages
 from cpr_trainer.embedding.dynamic.rows import DynamicRows
 from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.store import Store, in_parallel

@@ -15,9 +15,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_contract.model import PAGE_SLOTS
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.dynamic.entries import Entries, Rules
-from cpr_trainer.embedding.dynamic.pages import PAGE_SLOTS, U32, Pages, first_of_runs
+from cpr_trainer.embedding.dynamic.pages import U32, Pages, first_of_runs
 from cprjob_serving.hashes import U64
 
 GROUP_CELLS = 16

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_contract.model import PAGE_SLOTS
 from cpr_trainer.arrays import Ints
 from cprjob_serving.hashes import U64
 
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 
-PAGE_SLOTS = 4096
 BUCKET_SLOTS = 32
 PAGE_BUCKETS = PAGE_SLOTS // BUCKET_SLOTS
 

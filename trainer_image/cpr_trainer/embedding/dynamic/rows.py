@@ -56,11 +56,11 @@ class DynamicRows:
         self._rows, self._cells = rows, cells
 
     def reload(self) -> None:
-        """Derive everything anew: the rows have changed otherwise than by a step."""
+        """Derive everything again: the rows have changed otherwise than by a step."""
         self.__dict__.pop("entries", None)
 
     def start_over(self, step: int) -> None:
-        """Continue with the entries of another job, after its step `step`: the clock begins anew.
+        """Continue with the entries of another job, after its step `step`: the clock starts again.
 
         Entries that have expired are gone. All others count as pushed in step 1, with their counts as of then. No key
         is counted before its admission.
