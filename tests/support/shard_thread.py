@@ -44,6 +44,7 @@ class ShardThread:
             roster = shard_roster(index=index, incarnation=incarnation, newest_incarnation=incarnation)
             self.redundancy = Redundancy(job, roster, local, self.service, KEY, random.Random())
         self.newest = np.zeros(MAX_TRAINERS, np.int64)
+        self.newest_shards = np.zeros(job.shards, np.int64)
         self.server = self._listen(0)
         self.peer = Peer(index, incarnation, HOST, self.server.port - env.DATA_PORT)
         self.frozen = False
@@ -64,6 +65,7 @@ class ShardThread:
             trainers=self.job.trainers,
             limit_bytes=1 << 20,
             newest=self.newest,
+            newest_shards=self.newest_shards,
             parity_server=None if self.redundancy is None else self.redundancy.server,
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.codec import from_json
+from cpr_contract.roster import Peer
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
 from cpr_trainer.parity.flush import FlushAccount
@@ -37,10 +38,17 @@ def applied_in_parity(running: ParityJob) -> set[tuple[int, ...]]:
     return {from_json(FlushAccount, mark).applied for mark in marks if mark is not None}
 
 
-def test_process_with_a_successor_is_refused(running: ParityJob) -> None:
-    with closing(running.connection(1, 0, incarnation=2)):
-        pass
-    with pytest.raises(HandshakeError, match="newer incarnation of shard/0"):
+@pytest.mark.parametrize("seen", ["connected", "connected to the last process", "in the roster"])
+def test_process_with_a_successor_is_refused(running: ParityJob, seen: str) -> None:
+    """Otherwise it reports pushes as protected that its successor's rows lack."""
+    if seen == "in the roster":
+        running.shards[1].do(lambda: running.shards[1].server.follow([Peer(0, 2, "", 0)]))
+    else:
+        with closing(running.connection(1, 0, incarnation=2)):
+            pass
+    if seen == "connected to the last process":
+        running.shards[1].begin_process()
+    with pytest.raises(HandshakeError, match="shard/0 has a newer incarnation"):
         running.connection(1, 0)
 
 

@@ -85,7 +85,7 @@ def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: C
     old.wait_ready(WAIT_S)
     new = connect(0, 2)
     new.wait_ready(WAIT_S)
-    wait_for(lambda: old.problems() == ("a newer incarnation of trainer/0 has joined",))
+    wait_for(lambda: old.problems() == ("trainer/0 has a newer incarnation",))
     assert old.unavailable() == (0,)
     assert new.unavailable() == ()
 
@@ -100,7 +100,7 @@ def test_older_incarnation_is_refused_while_the_newer_is_disconnected(
     if next_process:
         shard.begin_process()
     old = connect(0, 1)
-    wait_for(lambda: old.problems() == ("a newer incarnation of trainer/0 has joined",))
+    wait_for(lambda: old.problems() == ("trainer/0 has a newer incarnation",))
     with pytest.raises(ShardsUnavailableError):
         old.wait_ready(0.5)
     connect(0, 2).wait_ready(WAIT_S)

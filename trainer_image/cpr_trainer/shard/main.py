@@ -141,6 +141,7 @@ class _Shard:
             trainers=first.trainers,
             limit_bytes=service.largest_push_bytes,
             newest=self._control_block.newest_trainers,
+            newest_shards=self._control_block.newest_shards,
             parity_server=None if parity is None else parity.server,
         )
         try:
@@ -148,6 +149,7 @@ class _Shard:
                 store, job, local, lifecycle.post, random.Random(), None if parity is None else parity.rebuild
             )
             lifecycle.begin(restorer, saving)
+            server.follow(first.shards)
             return self._loop(lifecycle, server, parity)
         finally:
             server.close()
@@ -176,6 +178,7 @@ class _Shard:
                 server.stop()
                 ending = lifecycle.terminate()
             elif (roster := self._poll()) is not None:
+                server.follow(roster.shards)
                 if roster.counters.group != lifecycle.roster.counters.group:
                     server.forget_unresponsive(monotonic(), job.silence_s)
                 ending = lifecycle.follow(roster)

@@ -32,7 +32,7 @@ from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier
 
 #: Rises with any change of the memory's layout: a container that restarts may have another image.
-_FORM = 3
+_FORM = 4
 #: The size of one copy, far more than any state takes; memory that is never touched costs nothing.
 _COPY_BYTES = 16 << 20
 _VALID, _FIRST = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 2)
@@ -86,6 +86,7 @@ class ShardControlBlock(ControlBlock):
     """The control block of a job's shard, with the resume state of its server.
 
     `newest_trainers`, int64 [MAX_TRAINERS], has the highest incarnation of each rank that joined; the server sets it.
+    `newest_shards`, int64 [S], has that of each shard that connected for its parity, or that a roster named.
     """
 
     def __init__(self, memory: Memory, job: JobSpec) -> None:
@@ -93,6 +94,7 @@ class ShardControlBlock(ControlBlock):
         owner = f"{_FORM} {job.job_uid} {layout_hash(job.model)} {job.shards}"
         super().__init__(memory.array((_FIRST + 4,), np.int64), owner)
         self.newest_trainers: Ints = memory.array((MAX_TRAINERS,), np.int64)
+        self.newest_shards: Ints = memory.array((job.shards,), np.int64)
         self._copies = [memory.array((_COPY_BYTES,), np.uint8) for _ in range(2)]
         self._written: Account | None = None
         self._text = b""

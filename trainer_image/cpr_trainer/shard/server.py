@@ -10,11 +10,12 @@ import logging
 import os
 import selectors
 import socket
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.roster import Peer
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Hello, Identity, Responder
@@ -75,8 +76,9 @@ class Server:
     """Serves trainers that connect to `listener`, which it closes in the end. `identity` returns this shard's identity.
 
     There are `trainers` ranks. A frame of theirs is at most `limit_bytes` long. `newest`, int64 [MAX_TRAINERS], has the
-    highest incarnation of each rank that ever joined this pod, 0 for none. It outlives the process, so the next one
-    refuses older incarnations too. Other shards are refused without a `parity_server`.
+    highest incarnation of each rank that ever joined this pod, 0 for none, and `newest_shards`, int64 [S], that of each
+    other shard. They outlive the process, so the next one refuses older incarnations too. Other shards are refused
+    without a `parity_server`.
     """
 
     def __init__(  # noqa: PLR0913 -- the socket, the identity, and limits for callers
@@ -89,19 +91,19 @@ class Server:
         trainers: int,
         limit_bytes: int,
         newest: Ints,
+        newest_shards: Ints,
         parity_server: ParityServer | None = None,
     ) -> None:
         self._key = key
         self._identity = identity
         self._service = service
-        self._trainers = trainers
         self._limit_bytes = limit_bytes
         self._parity_server = parity_server
         self._connections: dict[Connection, None] = {}  # in the order in which they were accepted
         self._unauthenticated: dict[Connection, None] = {}  # oldest first
         self._last_seen: dict[int, float] = {}  # of each rank that ever joined
-        self._newest = newest
-        self._newest_shards = defaultdict[int, int](int)  # of other shards; each process builds its parity again
+        self._newest = newest[:trainers]
+        self._newest_shards = newest_shards
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         self._listener.settimeout(0.0)
@@ -149,6 +151,14 @@ class Server:
         for connection in tuple(self._joined()):
             if connection.role == ROLE_TRAINER and connection.rank in forgotten:
                 self._close(connection)
+
+    def follow(self, shards: Iterable[Peer]) -> None:
+        """Refuse earlier incarnations of these shards from here on: a successor may have its rows from the parity here.
+
+        The pod before this one had refused them. A connection of theirs stays until the successor connects.
+        """
+        for peer in shards:
+            self._newest_shards[peer.index] = max(self._newest_shards[peer.index], peer.incarnation)
 
     def stop(self) -> None:
         """Close all connections and the listener: nothing more is served or acknowledged."""
@@ -234,11 +244,11 @@ class Server:
     def _join(self, connection: Connection, hello: Hello, now: float) -> None:
         caller = hello.caller
         neighbour = self._parity_server is not None and caller.role == ROLE_SHARD
-        if not neighbour and (caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers):
-            raise HandshakeError(f"{caller.role}/{caller.index} is not a trainer of this job")
         newest = self._newest_shards if neighbour else self._newest
+        if not (neighbour or caller.role == ROLE_TRAINER) or not 0 <= caller.index < len(newest):
+            raise HandshakeError(f"{caller.role}/{caller.index} is not a trainer of this job")
         if newest[caller.index] > caller.incarnation:
-            raise HandshakeError(f"a newer incarnation of {caller.role}/{caller.index} has joined")
+            raise HandshakeError(f"{caller.role}/{caller.index} has a newer incarnation")
         for other in tuple(self._joined()):
             if (other.role, other.rank) == (caller.role, caller.index):
                 self._close(other)
