@@ -70,6 +70,7 @@ class Exchange(LinkStates):
             total_samples,
             job.silence_s,
             job.data.batch_size,
+            job.parity_shards > 0,
         )
         self._dims = job.model.band_dims
         self._names = RowNames.of(job)

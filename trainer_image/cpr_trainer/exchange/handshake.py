@@ -167,7 +167,7 @@ def _name(identity: Identity) -> str:
 class Session:
     """A trainer's identity and state, as all of its frames carry it. The exchange's lock guards the last five.
 
-    committed: the last step that this rank has committed, -1 before it is in a group; `for_all`: in place of all ranks.
+    parity: shards keep parity for each other. committed: the last step that this rank has committed, -1 before it is in a group; `for_all`: in place of all ranks.
     """
 
     job_uid: str
@@ -178,6 +178,7 @@ class Session:
     total_samples: int
     silence_s: float
     batch_size: int
+    parity: bool
     counters: Counters = _NO_ROSTER
     cut_step: int = 0
     newest_roster_seen: int = 0

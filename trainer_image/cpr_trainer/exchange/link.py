@@ -347,8 +347,9 @@ class Link:
         self.saved = SaveState(*saved, self.peer.incarnation, store_full=full)
         self.pushes.acknowledge(header.step, header.order if header.operation is Operation.ACK else 0)
         self.protected = header.protected_step
-        # A lost shard is rebuilt from parity, or if that is incomplete from its save. Pushes in both are not needed.
-        self.pushes.forget(self.saved.step if self.protected < 0 else min(self.saved.step, self.protected))
+        # A lost shard is rebuilt from parity, or if that is incomplete from its save. Pushes in both are not needed. If
+        # no parity is reported, holders may still have an earlier one from which a successor is rebuilt.
+        self.pushes.forget(min(self.saved.step, self.protected) if self._session.parity else self.saved.step)
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:
             # Send the shard all pushes that it lacks, before anything else.
             self._served = True

@@ -48,6 +48,24 @@ def test_pushes_held_by_a_save_are_dropped(exchanges: Callable[..., Exchange], b
     assert exchange.replay_fill() < before
 
 
+def test_job_with_parity_drops_only_pushes_held_by_a_save_and_parity(
+    exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
+) -> None:
+    """A shard that reports no parity may be rebuilt all the same: its holders have one that it has not seen complete."""
+    exchange, shard = exchanges(parity_shards=1), begin()
+    join(exchange, shard)
+    push(exchange, rows, *range(1, 6))
+    exchange.settle(WAIT_S)
+    save(shard)
+    found = []
+    for step, protected in enumerate((-1, 3, -1, 9), start=6):
+        shard.service.protected_step = protected
+        push(exchange, rows, step)
+        exchange.settle(WAIT_S)
+        found.append(exchange.forgotten()[0] // BATCH)
+    assert found == [0, 3, 3, 5]
+
+
 @pytest.mark.parametrize(("spill_bytes", "last"), [(0, 60), (48 << 10, 96)], ids=["memory", "disk"])
 def test_full_replay_memory_drops_the_oldest_pushes_and_reports_that_before(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows, spill_bytes: int, last: int
