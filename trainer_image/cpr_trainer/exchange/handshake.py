@@ -167,7 +167,8 @@ def _name(identity: Identity) -> str:
 class Session:
     """A trainer's identity and state, as all of its frames carry it. The exchange's lock guards the last five.
 
-    parity: shards keep parity for each other. committed: the last step that this rank has committed, -1 before it is in a group; `for_all`: in place of all ranks.
+    parity: shards keep parity for each other. committed: the last step that this rank has committed, -1 before it is in
+    a group; `for_all`: in place of all ranks.
     """
 
     job_uid: str

@@ -51,7 +51,7 @@ def test_pushes_held_by_a_save_are_dropped(exchanges: Callable[..., Exchange], b
 def test_job_with_parity_drops_only_pushes_held_by_a_save_and_parity(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
 ) -> None:
-    """A shard that reports no parity may be rebuilt all the same: its holders have one that it has not seen complete."""
+    """A shard that reports no parity may be rebuilt all the same: its holders may have it, and it did not see that."""
     exchange, shard = exchanges(parity_shards=1), begin()
     join(exchange, shard)
     push(exchange, rows, *range(1, 6))
