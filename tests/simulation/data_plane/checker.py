@@ -159,7 +159,7 @@ class Checker:
     def check_stopped(self, stop: Suspension) -> None:
         """Check the saves of a job that has stopped: they are those of one step on all members if there is an anchor.
 
-        There is one if the leader stopped after a step, unless it or a shard was lost meanwhile.
+        There is one if the leader stopped after a step, unless it or a shard was lost meanwhile, or a shard had ended.
         """
         step, dense = self._cluster.dense_save
         missing = {pod.index: self._check_save(pod, stop.anchor) for pod in self._cluster.newest}
@@ -167,7 +167,7 @@ class Checker:
             assert step == stop.anchor, f"the dense state is of step {step}, the anchor of step {stop.anchor}"
             self._check_dense(step, dense, missing)
         if stop.is_due and self._workload.job.per_step:
-            assert stop.anchor or stop.disturbed, "a job stopped without an anchor"
+            assert stop.anchor or stop.disturbed or stop.incomplete, "a job stopped without an anchor"
 
     def _check_dense(self, step: int, dense: int, missing: dict[int, set[Push]]) -> None:
         """A dense state has the bits of a calm run, unless it was lost, or rows lack pushes."""

@@ -17,13 +17,15 @@ class Suspension:
     """The stop of a job, if it is under way. `anchor` is the step of the leader's last cut, 0 for none.
 
     `is_due`: the leader has completed a step, and is to save it. `disturbed`: a shard or the leader was lost before it
-    had flushed, so updates may be lost, and the anchor too.
+    had flushed, so updates may be lost, and the anchor too. `incomplete`: a drained shard ended before the leader, and
+    its successor does not come before the resumption. The last cut lacks it, and pushes that it did not acknowledge
+    (`unacknowledged`) are lost with their trainers.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.stops_trainers = self.stops_shards = False
         self.anchor = 0
-        self.is_due = self.disturbed = False
+        self.is_due = self.disturbed = self.incomplete = self.unacknowledged = False
         self._cluster = cluster
 
     def begin(self) -> None:
@@ -31,7 +33,7 @@ class Suspension:
         if not self.stops_trainers:
             self._cluster.probes["the job stopped"] += 1
             self.stops_trainers, self.anchor = True, 0
-            self.is_due = self.disturbed = False
+            self.is_due = self.disturbed = self.incomplete = self.unacknowledged = False
             self._cluster.operator.publish_rosters()
 
     def poll(self) -> None:
@@ -39,6 +41,7 @@ class Suspension:
         cluster = self._cluster
         leader = cluster.trainers[cluster.operator.leader]
         self.disturbed |= leader.dead and not leader.flushed
+        self.incomplete |= not leader.dead and any(pod.code is not None for pod in cluster.newest)
         self.disturbed |= any(pod.lost or pod.code not in {None, ExitCode.FLUSHED} for pod in cluster.newest)
         if not self.stops_shards and all(trainer.dead for trainer in cluster.trainers):
             self.stops_shards = True
@@ -48,7 +51,7 @@ class Suspension:
 
     def _end(self) -> None:
         cluster = self._cluster
-        cluster.lossy |= self.disturbed
+        cluster.lossy |= self.disturbed or (self.incomplete and self.unacknowledged)
         cluster.probes["the job stopped at an anchor"] += self.anchor > 0
         cluster.checker.check_stopped(self)
         self.stops_trainers = self.stops_shards = False

@@ -239,6 +239,8 @@ class Trainer:
         with suppress(RolledBackError):
             settled = self._settle_last(cluster.scheduler.now)
         stops = self._roster.stop
+        unacknowledged = any(link.pushes.unacknowledged for link in self.exchange._loop.links)
+        cluster.suspension.unacknowledged |= stops and unacknowledged
         if leads and self.done == NO_STATE:
             cluster.suspension.disturbed |= stops
         elif leads and self.generation == cluster.generation:
