@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cpr_trainer.arrays import Values
+from cpr_trainer.arrays import Floats, Values
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -68,6 +69,8 @@ class Checker:
         self._cluster = cluster
         self._workload: Workload = cluster.workload
         self._first = [self._workload.first_values(shard) for shard in range(self._workload.job.shards)]
+        #: By shard, step and the pushes up to it that the shard lacks.
+        self._rows = {(shard, 0, frozenset[Push]()): first for shard, first in enumerate(self._first)}
         #: Acknowledged pushes, by generation, shard and trainer, and by the incarnation that acknowledged them. Pushes
         #: of a dead trainer are not among them: its successor pushes them again while others continue.
         self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, set[int]]] = defaultdict(dict)
@@ -196,30 +199,42 @@ class Checker:
         return order_of(data.samples or 0, data.batch_size)
 
     def _missing_in(self, arena: Arena, shard: int, applied: tuple[int, ...], who: str) -> set[Push]:
-        workload, missing, expected = self._workload, set[Push](), self._first[shard].copy()
+        workload, missing, first = self._workload, set[Push](), self._first[shard]
         rows = np.concatenate([segment.read(slice(None)) for segment in arena.segments[: workload.static_bands]])
         for rank, number in enumerate(workload.tallies[shard]):
             slot = int(workload.placement.slots_on(shard, np.array([number]))[0])
-            found = workload.steps_in(expected[slot] - rows[slot])
+            found = workload.steps_in(first[slot] - rows[slot])
             beyond = {step for step in found if step > applied[rank]}
             assert not beyond, f"{who} reports steps of rank {rank} up to {applied[rank]}, and has {beyond}"
             missing |= {(rank, step) for step in range(1, applied[rank] + 1)} - {(rank, step) for step in found}
-        for step in range(1, max(applied) + 1):
-            changes, changed = np.zeros_like(expected), np.zeros(len(expected), np.bool_)
-            for rank, last in enumerate(applied):
-                if step <= last and (rank, step) not in missing:
-                    slots, gradients = workload.on_shard(shard, rank, step)
-                    changes[slots] += gradients  # in the order of ranks
-                    changed[slots] = True
-            expected[changed] = workload.after(
-                expected[changed] - changes[changed], workload.numbers_on(shard)[changed], step
-            )
-        wrong = np.flatnonzero((rows != expected).any(axis=1))
+        last = max(applied)
+        later = {(rank, step) for rank, own in enumerate(applied) for step in range(own + 1, last + 1)}
+        wrong = np.flatnonzero((rows != self._rows_after(shard, last, missing | later)).any(axis=1))
         assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
         if (table := workload.expected_table) is not None:
             others = table.differences(arena, shard, table.after(shard, max(applied), missing))
             assert not others, f"{who}: {others} of the dynamic table are not those of its steps"
         return missing
+
+    def _rows_after(self, shard: int, step: int, lacked: Iterable[Push]) -> Floats:
+        """Return the rows of static tables on a shard after a step, without these of the pushes up to it."""
+        workload = self._workload
+        at, unknown = (shard, step, frozenset(lacked)), list[tuple[int, int, frozenset[Push]]]()
+        while at not in self._rows:
+            unknown.append(at)
+            step -= 1
+            at = shard, step, frozenset(push for push in at[2] if push[1] <= step)
+        for each in reversed(unknown):
+            rows, (_, step, without) = self._rows[at].copy(), each
+            changes, changed = np.zeros_like(rows), np.zeros(len(rows), np.bool_)
+            for rank in range(workload.job.trainers):
+                if (rank, step) not in without:
+                    slots, gradients = workload.on_shard(shard, rank, step)
+                    changes[slots] += gradients  # in the order of ranks
+                    changed[slots] = True
+            rows[changed] = workload.after(rows[changed] - changes[changed], workload.numbers_on(shard)[changed], step)
+            self._rows[each], at = rows, each
+        return self._rows[at]
 
     def _check_reported(
         self, lost: tuple[tuple[int, int], ...], missing: set[Push], applied: tuple[int, ...], who: str

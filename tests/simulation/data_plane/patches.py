@@ -131,7 +131,8 @@ class Overlay:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._names, name, None)
-        return getattr(self._real, name) if found is None else found
+        setattr(self, name, getattr(self._real, name) if found is None else found)  # the next access finds it at once
+        return vars(self)[name]
 
 
 def one_by_one(work: Callable[[Item], Result], items: Iterable[Item], **_options: object) -> tuple[Result, ...]:
