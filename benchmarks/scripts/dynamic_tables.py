@@ -21,7 +21,7 @@ from rich.table import Table
 
 from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules
 from cpr_trainer.embedding.dynamic.pages import Pages
-from cpr_trainer.embedding.dynamic.table import DynamicTable
+from cpr_trainer.embedding.dynamic.table import DynamicTables
 from cprjob_serving.hashes import U64, mix64
 
 
@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace, renewals: int) -> Result:
     fresh = options.keys // (renewals + 1)
     ttl_steps = round(options.occupancy * pages.slots / (fresh * (renewals + 1)))
     rules = Rules(ttl_steps=ttl_steps - 1)
-    table = DynamicTable(pages, rules, Entries.of(np.zeros((ENTRY_COLUMNS, pages.slots), np.float32).T, None))
+    table = DynamicTables(pages, rules, Entries.of(np.zeros((ENTRY_COLUMNS, pages.slots), np.float32).T, None))
     filling = ttl_steps * (renewals + 1)
     spent, keys_taken, insertions, full = np.zeros(2), 0, 0, 0
     for step in track(range(1, 2 * filling + 1), f"{renewals} renewals", console=Console(stderr=True)):
@@ -61,17 +61,18 @@ def measure(options: argparse.Namespace, renewals: int) -> Result:
         ages = [age * (ttl_steps - 1) for age in range(renewals + 1) if age * (ttl_steps - 1) < step]
         keys = np.sort(np.concatenate([generation(step - age, fresh) for age in ages]))
         times = [time.process_time()]
-        table.find(keys, step)
+        located = pages.locate(keys, np.zeros(len(keys), np.int64))
+        table.find(located, step)
         times.append(time.process_time())
-        update = table.plan(step, [keys])
+        update = table.plan(step, located)
         table.commit(update)
         times.append(time.process_time())
         if step > filling:
             spent += np.diff(times)
             keys_taken += len(keys)
-            insertions += update.changes.admitted + update.changes.dropped
-            full += update.changes.full
-    occupancy = table.occupancy(step) / pages.slots
+            insertions += int(update.changes.admitted[0] + update.changes.dropped[0])
+            full += int(update.changes.full[0])
+    occupancy = int(table.occupancy(step)[0]) / pages.slots
     rates = (*(keys_taken / spent).tolist(), keys_taken / spent.sum())
     return Result(1 / (renewals + 1), len(keys), occupancy, insertions, full / max(insertions, 1), *rates)
 

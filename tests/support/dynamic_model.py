@@ -21,7 +21,8 @@ from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.bfloat16 import DTYPES, converted
 from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules
 from cpr_trainer.embedding.dynamic.pages import Pages
-from cpr_trainer.embedding.dynamic.table import DynamicTable
+from cpr_trainer.embedding.dynamic.rows import dynamic_rows
+from cpr_trainer.embedding.dynamic.table import DynamicTables
 from cpr_trainer.embedding.optimizers import Assignment
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.embedding.segments import Seeding, Segment
@@ -29,6 +30,7 @@ from cpr_trainer.export import model_folder
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.state import DenseState
 from cprjob_serving.hashes import U64, Cells, hashes
+from support.dynamic_steps import keys_of_first
 
 SEED = 7
 #: Bands differ in their dim, and each table is one.
@@ -76,7 +78,7 @@ class TrainedTable:
     """A dynamic table with vectors. pushed: the step of the last push of each key that was not evicted."""
 
     spec: TableSpec
-    table: DynamicTable
+    table: DynamicTables
     rows: Values
     state: Floats
     pushed: dict[int, int] = field(default_factory=dict)
@@ -89,19 +91,19 @@ class TrainedTable:
         assert spec.dim is not None
         pages = Pages.of(spec.rows)
         state = np.zeros((1 + ENTRY_COLUMNS, pages.slots), np.float32).T
-        table = DynamicTable(pages, Rules.of(spec.dynamic), Entries.of(state, None))
+        table = DynamicTables(pages, Rules.of(spec.dynamic), Entries.of(state, None))
         rows: Values = np.zeros((pages.slots, spec.dim), DTYPES[spec.precision])  # type: ignore[assignment]
         return cls(spec, table, rows, state)
 
     def push(self, step: int, keys: U64) -> None:
         """Take a step."""
-        update = self.table.plan(step, [keys])
+        update = self.table.plan(step, keys_of_first(self.table, np.unique(keys)))
         slots, places = update.changed()
-        self.rows[slots] = converted(vectors(update.keys[places], step, self.rows.shape[1]), self.rows.dtype)
-        self.table.commit(update)
-        for key in update.evicted.tolist():
+        self.rows[slots] = converted(vectors(update.keys.keys[places], step, self.rows.shape[1]), self.rows.dtype)
+        for key in self.table.entries.keys_at(update.evicted).tolist():
             del self.pushed[key]
-        self.pushed |= dict.fromkeys(update.keys[places].tolist(), step)
+        self.table.commit(update)
+        self.pushed |= dict.fromkeys(update.keys.keys[places].tolist(), step)
         self.evicted += len(update.evicted)
 
     def live(self, step: int, ttl_steps: int | None = None) -> dict[int, int]:
@@ -141,9 +143,9 @@ class TrainedModel:
         """Return a shard of an anchor, as `load_anchor` does."""
         site, dynamic = self.anchors[manifest.job_uid, manifest.step]
         segments, first = list[Segment](), 0
-        for place, table in enumerate(TABLES):
+        for place in range(len(TABLES)):
             if place in dynamic:
-                pages, whole = Pages.of(table.rows, placement.shards, index), dynamic[place]
+                pages, whole = placement.pages(place, index), dynamic[place]
                 slots = slice(pages.first * 4096, pages.last * 4096)
                 segments.append(Segment(first, whole.rows[slots], whole.state[slots]))
             else:
@@ -152,7 +154,8 @@ class TrainedModel:
                 segments.append(Segment(first, values, np.ones((len(values), 1), np.float32)))
             first = segments[-1].end
         arena = Arena(segments, Assignment.of(job.model))
-        return LocalRows(arena, placement, index, Seeding.of(job.model, job.data.seed))
+        seeding = Seeding.of(job.model, job.data.seed)
+        return LocalRows(arena, placement, index, seeding, dynamic_rows(job, placement, index, segments))
 
     def export(self, folder: Path, key: str, since: str | None = None) -> Path:
         """Export an anchor into a folder, and return that."""

@@ -12,7 +12,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.merged_rows import BandRows, merge, plan_changes
+from cpr_trainer.embedding.merged_rows import BandRows, Contribution, KeyedRows, merge, plan_changes
 
 RULES = DynamicSpec(min_steps=2, score="Pushes", halving_steps=4, ttl_steps=6)
 
@@ -48,14 +48,20 @@ class DynamicShard:
         changes = plan_changes(merged, self.tables, step)
         assert self.arena.apply(changes.slots, changes.numbers, changes.gradients, step, planned=changes.planned)
 
-    def _contribution(self, ids: Ints, seed: int) -> tuple[BandRows, ...]:
-        rows, found = find_access(self.placement, ids).unique, list[BandRows]()
+    def _contribution(self, ids: Ints, seed: int) -> Contribution:
+        rows, found = find_access(self.placement, ids).unique, list[BandRows | KeyedRows]()
+        of_band = {each.band: each for each in self.tables}
         for band, dim in enumerate(self.job.model.band_dims):
-            numbers = rows.numbers[rows.cells(band)[self.index]]
-            is_dynamic = self.placement.is_dynamic(band)
-            at = numbers.view(np.uint64) if is_dynamic else self.placement.slots_on(self.index, numbers)
+            cell = rows.cells(band)[self.index]
+            numbers = rows.numbers[cell]
             mixed = numbers[:, None] * 2654435761 + (np.arange(dim) + seed) * 40503
-            found.append(BandRows(at, numbers, (mixed % 2001 - 1000).astype(np.float32) / np.float32(1000)))
+            gradients = (mixed % 2001 - 1000).astype(np.float32) / np.float32(1000)
+            if band in of_band:
+                tables = rows.places[cell] - self.placement.starts[self.index] - self.arena.segments[band].first
+                keys = of_band[band].pages.locate(numbers.view(np.uint64), tables)
+                found.append(KeyedRows(keys, gradients))
+            else:
+                found.append(BandRows(self.placement.slots_on(self.index, numbers), numbers, gradients))
         return tuple(found)
 
     def contents(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.model import PAGE_SLOTS
 from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, ENTRY_COLUMNS, Entries, Rules
-from cpr_trainer.embedding.dynamic.pages import U32, Pages
-from cpr_trainer.embedding.dynamic.table import DynamicTable, Update
+from cpr_trainer.embedding.dynamic.pages import U32, BandKeys, Pages
+from cpr_trainer.embedding.dynamic.table import Changes, DynamicTables, Update
 from cprjob_serving.hashes import U64
 from support.reference_table import Outcome, ReferenceTable
 
@@ -47,17 +47,18 @@ class Shards:
 
     def __init__(self, rules: Rules, shards: int) -> None:
         self.rules = rules
-        pages = [Pages.of(ROWS, shards, shard) for shard in range(shards)]
-        self.tables = [DynamicTable(each, rules, empty_entries(each, rules)) for each in pages]
+        pages = [Pages.of(ROWS, shards=shards, shard=shard) for shard in range(shards)]
+        self.tables = [DynamicTables(each, rules, empty_entries(each, rules)) for each in pages]
 
-    def on_shard(self, table: DynamicTable, keys: U64) -> U64:
+    def on_shard(self, table: DynamicTables, keys: U64) -> U64:
         """Return the keys of a shard's pages."""
         pages = np.array([int(key) * PAGES >> 64 for key in keys.tolist()], np.int64)
         return keys[(table.pages.first <= pages) & (pages < table.pages.last)]
 
     def plan(self, step: int, contributions: Sequence[U64]) -> list[Update]:
         """Plan a step on all shards."""
-        return [table.plan(step, [self.on_shard(table, keys) for keys in contributions]) for table in self.tables]
+        keys = np.unique(np.concatenate([np.empty(0, np.uint64), *contributions]))
+        return [table.plan(step, keys_of_first(table, self.on_shard(table, keys))) for table in self.tables]
 
     def commit(self, updates: Sequence[Update]) -> None:
         """Commit what was planned."""
@@ -69,7 +70,7 @@ class Shards:
         found = dict[int, int]()
         for table in self.tables:
             mine = np.sort(self.on_shard(table, keys))
-            found.update(zip(mine.tolist(), _global(table, table.find(mine, step)), strict=True))
+            found.update(zip(mine.tolist(), _global(table, table.find(keys_of_first(table, mine), step)), strict=True))
         return found
 
     def columns(self) -> bytes:
@@ -85,8 +86,13 @@ class Shards:
         for place, table in enumerate(others.tables):
             at = slice(table.pages.first * PAGE_SLOTS, table.pages.last * PAGE_SLOTS)
             copied = Entries(*(column[at].copy() for column in whole))
-            others.tables[place] = DynamicTable(table.pages, self.rules, copied)
+            others.tables[place] = DynamicTables(table.pages, self.rules, copied)
         return others
+
+
+def keys_of_first(table: DynamicTables, keys: U64) -> BandKeys:
+    """Return keys of the first table of a band, uint64 [k] ascending."""
+    return table.pages.locate(keys, np.zeros(len(keys), np.int64))
 
 
 def empty_entries(pages: Pages, rules: Rules) -> Entries:
@@ -106,10 +112,11 @@ def outcome_of(shards: Shards, updates: Sequence[Update]) -> Outcome:
     outcome = Outcome()
     for table, update in zip(shards.tables, updates, strict=True):
         slots = [None if slot < 0 else slot for slot in _global(table, update.slots)]
-        outcome.slots.update(zip(update.keys.tolist(), slots, strict=True))
-        outcome.inserted.update(update.keys[update.inserted].tolist())
-        outcome.evicted += update.evicted.tolist()
-        counted = asdict(update.changes)
+        keys = update.keys.keys
+        outcome.slots.update(zip(keys.tolist(), slots, strict=True))
+        outcome.inserted.update(keys[update.inserted].tolist())
+        outcome.evicted += table.entries.keys_at(update.evicted).tolist()
+        counted = {name: int(getattr(update.changes, name).sum()) for name in Changes.__slots__}
         assert counted.pop("admitted") == np.count_nonzero(update.inserted)
         assert counted.pop("evicted") == len(update.evicted)
         for name, count in counted.items():
@@ -140,7 +147,7 @@ def differences(
         shards.commit(updates)
         if not _same_entries(shards, reference):
             yield f"step {step}: the entries"
-        if [table.occupancy(step) for table in shards.tables] != [
+        if [int(table.occupancy(step).sum()) for table in shards.tables] != [
             sum(reference.live(slot, step) for slot in reference.entries if _holds(table, slot))
             for table in shards.tables
         ]:
@@ -162,11 +169,11 @@ def _same_entries(shards: Shards, reference: ReferenceTable) -> bool:
     return found == dict(reference.columns()) and cells == reference.cells
 
 
-def _global(table: DynamicTable, slots: NDArray[np.int64]) -> list[int]:
+def _global(table: DynamicTables, slots: NDArray[np.int64]) -> list[int]:
     """Return slots of a shard counted over all shards."""
     found: list[int] = np.where(slots < 0, slots, slots + table.pages.first * PAGE_SLOTS).tolist()
     return found
 
 
-def _holds(table: DynamicTable, slot: int) -> bool:
+def _holds(table: DynamicTables, slot: int) -> bool:
     return table.pages.first <= slot // PAGE_SLOTS < table.pages.last

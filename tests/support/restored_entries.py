@@ -27,7 +27,7 @@ def restored(store: Store, spec: JobSpec, key: str) -> dict[int, tuple[list[floa
         segment = local.arena.segments[table.band]
         entries = Entries.of(segment.state, None)
         keys = np.sort(entries.keys_at(np.flatnonzero(entries.counts)))
-        slots = table.entries.find(keys, 1)
+        slots = table.entries.find(table.keys_in(0, keys), 1)
         assert (slots >= 0).all()
         assert (entries.steps[slots] == 1).all()
         rows, state, counts = segment.read(slots), segment.state[slots, 0], entries.counts[slots]

@@ -132,8 +132,8 @@ class SavedTable:
 
     Earlier versions saved rows in float32 only, and did not write `precision`.
 
-    If it has a vocabulary, `vocabulary` is the SHA-256, in hex, of its `values` values, a line each. The `rows` of a
-    dynamic table are its capacity. It is `counted` if it has cells, which count keys before their admission.
+    If it has a vocabulary, `vocabulary` is the SHA-256, in hex, of its `values` values, a line each. A dynamic table
+    has a `band`, and its capacity as `rows`. It is `counted` if it has cells, which count keys before their admission.
     """
 
     name: str
@@ -145,11 +145,12 @@ class SavedTable:
     values: int = 0
     precision: Precision = "fp32"
     counted: bool = False
+    band: int | None = None
 
     @property
     def is_dynamic(self) -> bool:
         """True if its rows belong to ids for a time: the ids are `Dynamic`."""
-        return self.ids.partition(" ")[0] == "Dynamic"
+        return self.band is not None
 
 
 @dataclass(frozen=True, slots=True)

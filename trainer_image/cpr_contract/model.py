@@ -154,6 +154,10 @@ class FeatureSpec:
     weights: str | None = None
 
 
+#: Dim and precision; for dynamic tables the kind of optimizer, and the rules.
+_Band = tuple[int, Precision, tuple[RowOptimizer, DynamicSpec] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model. `entrypoint`, as "package.module:factory", builds the dense network; without one it is a DLRM.
@@ -229,7 +233,11 @@ class ModelSpec:
 
     @property
     def bands(self) -> tuple[int, ...]:
-        """The band of each table, counted from 0: tables of one dim and precision are a band, and each dynamic one."""
+        """The band of each table, counted from 0.
+
+        Tables of one dim and precision are a band; dynamic ones, if they also have one kind of optimizer and one set of
+        rules.
+        """
         return tuple(map(self._bands.index, self._band_of_tables))
 
     @property
@@ -248,14 +256,14 @@ class ModelSpec:
         return tuple(place for place, table in enumerate(self.tables) if table.dynamic is not None)
 
     @property
-    def _bands(self) -> tuple[tuple[int, Precision, str | None], ...]:
+    def _bands(self) -> tuple[_Band, ...]:
         return tuple(dict.fromkeys(self._band_of_tables))
 
     @property
-    def _band_of_tables(self) -> Iterator[tuple[int, Precision, str | None]]:
-        """Yield what identifies the band of each table: its dim, its precision, and the name of a dynamic one."""
-        for dim, table in zip(self.table_dims, self.tables, strict=True):
-            yield dim, table.precision, None if table.dynamic is None else table.name
+    def _band_of_tables(self) -> Iterator[_Band]:
+        """Yield what identifies the band of each table."""
+        for dim, table, optimizer in zip(self.table_dims, self.tables, self.table_optimizers, strict=True):
+            yield dim, table.precision, None if table.dynamic is None else (optimizer.kind, table.dynamic)
 
 
 def state_width(kind: RowOptimizer, dim: int) -> int:

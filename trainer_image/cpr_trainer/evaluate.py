@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TextIO
+from dataclasses import dataclass
+from typing import Self, TextIO
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.manifests import DataManifest, DenseManifest, data_key
 from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Floats
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.records import read_fitting_anchor, read_frozen, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.checkpoint.restore.loading import load_anchor
@@ -22,6 +23,7 @@ from cpr_trainer.data.files import Index
 from cpr_trainer.data.open import Find, evaluation_data, evaluation_rows, files_of, indices_of_manifest, open_evaluation
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
 from cpr_trainer.embedding.bfloat16 import as_floats
+from cpr_trainer.embedding.dynamic.pages import first_of_runs
 from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
@@ -69,15 +71,11 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     replica.load(read_tensors(store, manifest))
     placement = Placement.of(job.model, len(manifest.shards))
     accesses = [find_access(placement, batch.ids).unique for batch in _batches(job, dataset)]
-    needed = (
-        np.unique(np.concatenate([_names(rows, band) for rows in accesses])) for band in range(placement.table_bands)
-    )
-    saved = _vectors(job, store, manifest, placement, [*needed])
+    needed = [NeededRows.of(accesses, band, job.model.band_dims[band]) for band in range(placement.table_bands)]
+    _read(job, store, manifest, placement, needed)
 
     def fetch(rows: UniqueRows) -> Rows:
-        each_band = enumerate(saved)
-        found = (vectors[np.searchsorted(known, _names(rows, band))] for band, (known, vectors) in each_band)
-        return as_rows(tuple(map(torch.from_numpy, found)))
+        return as_rows(tuple(torch.from_numpy(of_band.vectors[of_band.find(rows)]) for of_band in needed))
 
     found: list[tuple[Batch, Tensor]] = []
     scores = score_held_out(replica.model, job, dataset, placement, fetch, lambda *each: found.append(each))
@@ -138,29 +136,54 @@ def _batches(job: JobSpec, dataset: Dataset) -> Iterator[Batch]:
         yield dataset.take(np.arange(first, min(first + size, rows.stop)))
 
 
-def _names(rows: UniqueRows, band: int) -> U64:
-    """Return the numbers or keys of the rows of a band, uint64 [k]."""
-    return rows.of_band(rows.numbers, band).view(np.uint64)
+@dataclass(frozen=True, slots=True, eq=False)
+class NeededRows:
+    """The rows of a band that some batches need, each once. vectors: float32 [k, D].
 
-
-def _vectors(
-    job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, needed: Sequence[U64]
-) -> list[tuple[U64, Floats]]:
-    """Return for each band these rows, by their ascending numbers or keys, and their saved vectors, float32 [k, D].
-
-    A dynamic table is read as of the step of the anchor.
+    places: int64 [k], ascending. names: uint64 [k], ascending in each place: their numbers or keys.
     """
-    vectors = [np.empty((len(names), dim), np.float32) for names, dim in zip(needed, job.model.band_dims, strict=True)]
+
+    band: int
+    places: Ints
+    names: U64
+    vectors: Floats
+
+    @classmethod
+    def of(cls, accesses: Sequence[UniqueRows], band: int, dim: int) -> Self:
+        """Return those of all batches."""
+        places = np.concatenate([rows.of_band(rows.places, band) for rows in accesses])
+        names = np.concatenate([rows.of_band(rows.numbers, band) for rows in accesses]).view(np.uint64)
+        order = np.lexsort((names, places))
+        order = order[first_of_runs(places[order]) | first_of_runs(names[order])]
+        return cls(band, places[order], names[order], np.empty((len(order), dim), np.float32))
+
+    def find(self, rows: UniqueRows) -> Ints:
+        """Return where some of the rows stand, int64 [m]."""
+        places, names = (rows.of_band(each, self.band) for each in (rows.places, rows.numbers.view(np.uint64)))
+        found = np.searchsorted(self.places, places)
+        # Keys of a dynamic table on a shard share a place.
+        shared = np.flatnonzero(self.names[found] != names)
+        for place in np.unique(places[shared]):
+            mine = shared[places[shared] == place]
+            first, last = np.searchsorted(self.places, (place, place + 1))
+            found[mine] = first + np.searchsorted(self.names[first:last], names[mine])
+        return found
+
+
+def _read(
+    job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, needed: Sequence[NeededRows]
+) -> None:
+    """Read the saved vectors of rows. Dynamic tables are read as of the step of the anchor."""
     for index in range(placement.shards):
         local = load_anchor(store, job, manifest, placement, index)
-        tables = {each.band: each for each in local.dynamic}
-        for band, (names, found) in enumerate(zip(needed, vectors, strict=True)):
-            table, segment = tables.get(band), local.arena.segments[band]
-            if table is not None:
-                here = placement.places_of_keys(band, names.view(np.int64)) == segment.first + placement.starts[index]
-                found[here] = as_floats(table.read(names[here], manifest.step))
+        dynamic = {each.band: each for each in local.dynamic}
+        for rows in needed:
+            cell = index * placement.bands + rows.band
+            first, last = placement.cells[cell : cell + 2]
+            here, segment = slice(*np.searchsorted(rows.places, (first, last))), local.arena.segments[rows.band]
+            places = rows.places[here] - first
+            if rows.band in dynamic:
+                band = dynamic[rows.band]
+                rows.vectors[here] = as_floats(band.read(band.pages.locate(rows.names[here], places), manifest.step))
             else:
-                shards, slots = placement.locate(names.view(np.int64))
-                here = shards == index
-                found[here] = segment.read(segment.within(slots[here]))
-    return [*zip(needed, vectors, strict=True)]
+                rows.vectors[here] = segment.read(places)

@@ -19,7 +19,8 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Rows, as_rows, find_access
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.bfloat16 import as_floats
-from cpr_trainer.embedding.merged_rows import BandRows, plan_changes
+from cpr_trainer.embedding.dynamic.pages import BandKeys
+from cpr_trainer.embedding.merged_rows import BandRows, KeyedRows, plan_changes
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import Factory
@@ -48,7 +49,7 @@ class LocalTables:
         self.placement, self.arena, self.step = local.placement, local.arena, 0
         self.arena.seed(self.placement, 0, local.seeding)
         self._dynamic = local.dynamic
-        self._of_band = {table.band: table for table in self._dynamic}
+        self._of_band = {each.band: each for each in self._dynamic}
 
     def read(self, rows: UniqueRows) -> Rows:
         """Return copies of rows as tensors, float32, as of the last step: those of the model."""
@@ -61,36 +62,42 @@ class LocalTables:
     def _read(self, rows: UniqueRows, step: int) -> Rows:
         found = []
         for band in range(self.placement.table_bands):
-            segment, table = self.arena.segments[band], self._of_band.get(band)
-            if table is None:
-                vectors = segment.rows.take(segment.within(rows.of_band(rows.places, band)), axis=0)
+            segment = self.arena.segments[band]
+            if band in self._of_band:
+                vectors = self._of_band[band].read(self._keys_of(rows, band), step)
             else:
-                vectors = table.read(rows.of_band(rows.numbers, band).view(np.uint64), step)
+                vectors = segment.rows.take(segment.within(rows.of_band(rows.places, band)), axis=0)
             found.append(torch.from_numpy(as_floats(vectors)))
         return as_rows(tuple(found))
 
     def keys(self, table: int) -> U64:
         """Return the keys of a dynamic table as of the last step, uint64 [n], ascending."""
-        (of_table,) = (each for each in self._dynamic if each.table == table)
-        return of_table.entries.keys(self.step)
+        band = self._of_band[int(self.placement.band_of[table])]
+        return band.entries.keys(band.place_of(table), self.step)
 
     def read_keys(self, table: int, keys: U64) -> Floats:
         """Return the vectors of keys of a dynamic table as of the last step, float32 [k, D], a copy."""
         unique, inverse = np.unique(keys, return_inverse=True)
-        (of_table,) = (each for each in self._dynamic if each.table == table)
-        return as_floats(of_table.read(unique, self.step))[inverse]
+        band = self._of_band[int(self.placement.band_of[table])]
+        return as_floats(band.read(band.keys_in(band.place_of(table), unique), self.step))[inverse]
 
     def apply(self, rows: UniqueRows, gradients: Sequence[Floats]) -> Ints:
         """Take the next step, with gradients float32 [u_b, D_b] of each band; return the slots that it changed."""
-        contribution = []
+        contribution = list[BandRows | KeyedRows]()
         for band, of_band in enumerate(gradients):
-            numbers = rows.of_band(rows.numbers, band)
-            at = numbers.view(np.uint64) if band in self._of_band else rows.of_band(rows.places, band)
-            contribution.append(BandRows(at, numbers, of_band))
+            if band in self._of_band:
+                contribution.append(KeyedRows(self._keys_of(rows, band), of_band))
+            else:
+                slots, numbers = (rows.of_band(each, band) for each in (rows.places, rows.numbers))
+                contribution.append(BandRows(slots, numbers, of_band))
         self.step += 1
         changes = plan_changes(tuple(contribution), self._dynamic, self.step)
         self.arena.apply(changes.slots, changes.numbers, changes.gradients, self.step, planned=changes.planned)
         return changes.slots
+
+    def _keys_of(self, rows: UniqueRows, band: int) -> BandKeys:
+        keys, tables = rows.of_band(rows.numbers, band), self.placement.tables_of_keys(rows, band)
+        return self._of_band[band].pages.locate(keys.view(np.uint64), tables)
 
 
 class SingleProcessTrainer:

@@ -9,13 +9,13 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_LENGTH, pack, to_json
-from cpr_contract.model import DynamicSpec, FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.data_spec import Columns, Evaluation
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
-from cpr_operator.api.model_spec import Admission, Eviction, ModelSpec, Table
+from cpr_operator.api.model_spec import ModelSpec, Table
 from cpr_operator.api.optimizer_spec import DenseOptimizer, TableOptimizer
 from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.sizes import data_shards_of
@@ -126,20 +126,7 @@ def _table(table: Table) -> TableSpec:
         out_of_range=table.out_of_range or ("Fail" if built is None else "DefaultRow"),
         vocabulary=None if table.vocabulary is None else table.vocabulary.uri,
         min_count=None if built is None else built.min_count,
-        dynamic=_dynamic(table),
-    )
-
-
-def _dynamic(table: Table) -> DynamicSpec | None:
-    if table.ids != "Dynamic":
-        return None
-    admission, eviction = table.admission or Admission(), table.eviction or Eviction()
-    return DynamicSpec(
-        min_steps=admission.min_steps,
-        score=eviction.score,
-        halving_steps=eviction.halving_steps or 0,
-        ttl_steps=table.ttl_steps or 0,
-        default=table.default or "Random",
+        dynamic=table.dynamic_rules,
     )
 
 

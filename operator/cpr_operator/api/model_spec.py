@@ -11,6 +11,7 @@ from cpr_contract.model import (
     MAX_FEATURES,
     MAX_NUMERIC,
     MAX_TABLES,
+    DynamicSpec,
     EvictionScore,
     FeaturePooling,
     FirstValue,
@@ -108,6 +109,20 @@ class Table(SpecModel):
     precision: Precision = "fp32"
     """The type of this table's rows in memory, in saves and in parity. bf16: bfloat16, two bytes per value. Updates are
     computed in float32 and rounded stochastically, and the optimizer's state stays float32."""
+
+    @property
+    def dynamic_rules(self) -> DynamicSpec | None:
+        """The rules of a table with the ids Dynamic."""
+        if self.ids != "Dynamic":
+            return None
+        admission, eviction = self.admission or Admission(), self.eviction or Eviction()
+        return DynamicSpec(
+            min_steps=admission.min_steps,
+            score=eviction.score,
+            halving_steps=eviction.halving_steps or 0,
+            ttl_steps=self.ttl_steps or 0,
+            default=self.default or "Random",
+        )
 
 
 class Feature(SpecModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
 
 from cpr_contract.choices import Precision, ReplayPolicy, SparseUpdates
@@ -175,34 +175,36 @@ class _Band:
 
     def rows_on_shard(self, spec: CPRJobSpec) -> int:
         """Return the rows of the largest shard."""
-        return _ceil(_ceil(self.rows, self.page), spec.shards.replicas) * self.page
+        return _ceil(self.rows // self.page, spec.shards.replicas) * self.page
 
 
 def _bands(model: ModelSpec) -> list[_Band]:
     """Return the bands of a model. A row has space for the state of any optimizer of its band.
 
-    Static tables of one dim and precision are a band. Each dynamic table is one, and its cells are another.
+    Tables of one dim and precision are a band; dynamic ones, if they also have one kind of optimizer and one set of
+    rules. Their cells are another.
     """
-    static, dynamic = dict[tuple[int, Precision], _Band](), list[_Band]()
+    found, cells = dict[tuple[Hashable, ...], _Band](), dict[tuple[Hashable, ...], _Band]()
     for table in model.tables:
-        dim = table.dim or model.embedding_dim
-        state_bytes = _VALUE_BYTES * state_width((table.optimizer or model.sparse_optimizer).kind, dim)
-        row_bytes = _BYTES[table.precision] * dim + state_bytes
-        if table.ids == "Dynamic":
-            dynamic.append(_Band(table.rows, row_bytes + _ENTRY_BYTES, PAGE_SLOTS))
-            if table.admission is not None and table.admission.min_steps > 1:
-                dynamic.append(_Band(table.rows, _CELL_BYTES, PAGE_SLOTS))
-        else:
-            band = static.get((dim, table.precision), _Band(0, 0))
-            most = max(band.row_bytes, row_bytes)
-            static[dim, table.precision] = _Band(band.rows + table.rows, most)
-    return [*static.values(), *dynamic]
+        dim, optimizer = table.dim or model.embedding_dim, (table.optimizer or model.sparse_optimizer).kind
+        row_bytes = _BYTES[table.precision] * dim + _VALUE_BYTES * state_width(optimizer, dim)
+        kind: tuple[Hashable, ...] = (dim, table.precision)
+        rows, page = table.rows, 1
+        if (rules := table.dynamic_rules) is not None:
+            kind = (*kind, optimizer, rules)
+            rows, page = _ceil(rows, PAGE_SLOTS) * PAGE_SLOTS, PAGE_SLOTS
+            row_bytes += _ENTRY_BYTES
+            if rules.min_steps > 1:
+                cells[kind] = _Band(cells.get(kind, _Band(0, 0)).rows + rows, _CELL_BYTES, page)
+        band = found.get(kind, _Band(0, 0))
+        found[kind] = _Band(band.rows + rows, max(band.row_bytes, row_bytes), page)
+    return [*found.values(), *cells.values()]
 
 
 def _dynamic_slots(spec: CPRJobSpec) -> int:
     """Return the slots of dynamic tables on the largest shard; 0 if there is none."""
-    tables = (table for table in spec.model.tables if table.ids == "Dynamic")
-    return sum(_Band(table.rows, 0, PAGE_SLOTS).rows_on_shard(spec) for table in tables)
+    pages = sum(_ceil(table.rows, PAGE_SLOTS) for table in spec.model.tables if table.ids == "Dynamic")
+    return _ceil(pages, spec.shards.replicas) * PAGE_SLOTS
 
 
 def _ceil(value: int, by: int) -> int:

@@ -52,7 +52,7 @@ class ExpectedTable:
         spec = model.tables[self._table]
         assert spec.dynamic is not None, "the rules of a dynamic table"
         self._band, self._cell_band = model.bands[self._table], len(model.band_dims)
-        self._pages = [Pages.of(spec.rows, job.shards, shard) for shard in range(job.shards)]
+        self._pages = [Pages.of(spec.rows, shards=job.shards, shard=shard) for shard in range(job.shards)]
         self._rules, self._zero = Rules.of(spec.dynamic), spec.dynamic.default == "Zero"
         self._half, self._optimizer = spec.precision == "bf16", model.table_optimizers[self._table]
         self._dim = model.table_dims[self._table]
@@ -130,7 +130,7 @@ class ExpectedTable:
 
     def _reference(self, state: TableState) -> ReferenceTable:
         """Return the table with copies of this state."""
-        table = ReferenceTable(self._pages[0].total, self._rules)
+        table = ReferenceTable(len(self._pages[0].order), self._rules)
         table.entries, table.cells = dict(state.entries), dict(state.cells)
         return table
 

@@ -175,12 +175,13 @@ class _Probes:
         of_keys = len(tables) and self._cluster.workload.job.model.tables[int(tables[0])].dynamic
         return found if of_keys else coarse(found)
 
-    def _note_step(self, call: Call, table: DynamicRows, update: Update) -> None:
-        self._probes["a key was evicted"] += update.changes.evicted
-        self._probes["a key took the slot of an expired one"] += update.changes.expired
-        self._probes["a key was counted"] += update.changes.waiting
-        self._probes["a gradient was dropped, because all slots were pinned"] += update.changes.dropped
-        call(table, update)
+    def _note_step(self, call: Call, band: DynamicRows, update: Update) -> None:
+        changes = update.changes
+        self._probes["a key was evicted"] += int(changes.evicted.sum())
+        self._probes["a key took the slot of an expired one"] += int(changes.expired.sum())
+        self._probes["a key was counted"] += int(changes.waiting.sum())
+        self._probes["a gradient was dropped, because all slots were pinned"] += int(changes.dropped.sum())
+        call(band, update)
 
     def _at_some_line(self, call: Call, *arguments: Any) -> None:
         """Kill the process that runs before one of the next lines, if that is to be."""

@@ -19,7 +19,7 @@ from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.dynamic.entries import Rules
 from cpr_trainer.embedding.dynamic.insertion import Insertions
 from cpr_trainer.embedding.dynamic.rows import DynamicRows
-from cpr_trainer.embedding.dynamic.table import DynamicTable
+from cpr_trainer.embedding.dynamic.table import DynamicTables
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
@@ -181,12 +181,12 @@ def look_keys_up_as_of_the_step_before(patch: Patch) -> None:
 def insert_in_the_order_of_a_hash_table(patch: Patch) -> None:
     rng = np.random.default_rng(0)
 
-    def insert(before: Callable[..., Insertions], table: DynamicTable, pairs: Any, *others: Any) -> Insertions:
+    def insert(before: Callable[..., Insertions], table: DynamicTables, pairs: Any, *others: Any) -> Insertions:
         order = rng.permutation(pairs.shape[1])
         found, places = before(table, pairs[:, order], *others), np.argsort(order)
-        return replace(found, slots=found.slots[places], evicts=found.evicts[places])
+        return Insertions(found.slots[places], found.evicts[places], found.full[places])
 
-    wrap(patch, DynamicTable, "_insert", insert)
+    wrap(patch, DynamicTables, "_insert", insert)
 
 
 KILLS = ("kill_shard", "kill_again")

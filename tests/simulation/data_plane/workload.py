@@ -117,7 +117,7 @@ class Workload:
 
     @cached_property
     def _keys(self) -> U64:
-        pages = [self.placement.pages(self.static_bands, 0).total for _ in self.job.model.dynamic_tables]
+        pages = [len(self.placement.pages(self.static_bands, 0).order) for _ in self.job.model.dynamic_tables]
         return universe(*pages) if pages else np.empty(0, np.uint64)
 
     @cache  # noqa: B019 -- a workload lives with its cluster
@@ -205,7 +205,9 @@ class Workload:
         """Return the rows with these numbers, of static tables, and with these keys."""
         names, places = np.append(numbers, np.sort(keys).view(np.int64)), self.placement.places(numbers)
         if len(keys):
-            places = np.append(places, self.placement.places_of_keys(self.static_bands, names[len(numbers) :]))
+            band, of_keys = self.static_bands, names[len(numbers) :].view(np.uint64)
+            shards = self.placement.shards_of_keys(band, of_keys, np.zeros(len(keys), np.int64))
+            places = np.append(places, self.placement.cells[shards * self.placement.bands + band])
         order = np.argsort(places, kind="stable")
         return UniqueRows.of(self.placement, places[order], names[order])
 

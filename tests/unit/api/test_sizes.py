@@ -106,7 +106,7 @@ def test_dynamic_table_has_entries_and_cells_in_whole_pages(
     table = {"name": "a", "rows": rows, "ids": "Dynamic", "admission": {"minSteps": min_steps}}
     edits = {"spec.model.tables": [table, {"name": "b", "rows": 700}], "spec.shards.replicas": shards}
     spec = parse_spec(edited(edits)["spec"])
-    slots = max(Pages.of(rows, shards, shard).slots for shard in range(shards))
+    slots = max(Pages.of(rows, shards=shards, shard=shard).slots for shard in range(shards))
     rows_of_b = -(-700 // shards)
     row_bytes = 4 * 4 + 4
     assert rows_bytes(spec) == slots * (row_bytes + 16 + cells_bytes) + rows_of_b * row_bytes

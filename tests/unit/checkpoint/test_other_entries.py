@@ -106,14 +106,16 @@ def anchored(store: MemoryStore, shards: int) -> tuple[str, Entries_]:
 
 def held_by(found: list[ShardBench]) -> Iterator[tuple[tuple[str, int], Held]]:
     for bench in found:
-        for table in bench.local.dynamic:
-            segment, name = bench.arena.segments[table.band], bench.job.model.tables[table.table].name
-            entries, first = Entries.of(segment.state, None), bench.placement.pages(table.band, bench.index).first
+        for band in bench.local.dynamic:
+            segment = bench.arena.segments[band.band]
+            entries = Entries.of(segment.state, None)
             for slot in np.flatnonzero(entries.counts).tolist():
+                page, inside = divmod(slot, PAGE_SLOTS)
+                table, place = int(band.pages.tables[page]), band.pages.first + page
                 yield (
-                    (name, int(entries.keys_at(np.array([slot]))[0])),
+                    (bench.job.model.tables[band.tables[table]].name, int(entries.keys_at(np.array([slot]))[0])),
                     Held(
-                        first * PAGE_SLOTS + slot,
+                        int(band.pages.order.numbers[place]) * PAGE_SLOTS + inside,
                         int(entries.steps[slot]),
                         int(entries.counts[slot]),
                         segment.rows[slot].tobytes(),
@@ -291,12 +293,12 @@ def test_rows_of_numbers_and_of_values_become_entries(before: int, after: int) -
     assert {(each.step, each.count) for each in found.values()} == {(1, 1)}
     (alone,) = started(again, 1, with_tables(KEYED, restore_from=key, by_name=ByNameSpec()))
     assert found == dict(held_by([alone])), "in the same slots"
-    (table,) = (each for each in alone.local.dynamic if each.table == 2)
+    (band,) = (each for each in alone.local.dynamic if 2 in each.tables)
     of_numbers = [key_of("pages", row) for row in range(300)]
     unchanged = np.array(sorted(key for key in of_numbers if key and ("pages", key) not in found), np.uint64)
     assert len(unchanged)
     first = initial_rows(alone.job.model, alone.job.data.seed, 2, unchanged.view(np.int64))
-    assert table.read(unchanged, 1).tolist() == first.tolist()
+    assert band.read(band.keys_in(band.place_of(2), unchanged), 1).tolist() == first.tolist()
 
 
 def test_anchor_without_its_vocabulary_is_damaged() -> None:

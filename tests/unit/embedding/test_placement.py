@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.embedding.placement import Placement, layout_hash
+from cpr_trainer.embedding.placement import Placement, _Band, layout_hash
 from support.row_dims import with_dims
 from support.row_optimizers import Kind
 from support.shard_job import small_job
@@ -82,6 +82,7 @@ def test_arithmetic_is_exact_for_any_number_of_rows(one: int, other: int, shards
     rows = (one, other)[table]
     row = data.draw(st.integers(0, rows - 1))
     band = placement._bands[table]
+    assert isinstance(band, _Band)
     rank = (row * band.multiplier + band.shift) % rows
     shard = next(i for i in range(shards) if (i + 1) * rows // shards > rank)
     slot = rank - shard * rows // shards

@@ -61,24 +61,32 @@ def test_empty_push_is_packed_and_read() -> None:
 
 
 def dynamic_job(*, shards: int) -> JobSpec:
-    """Two static tables of two dims, and between them a dynamic one of four pages."""
+    """Two static tables of two dims, and between them three dynamic ones: the last two are a band."""
     job = replace(small_job(Path("unused")), shards=shards)
+    counts = DynamicSpec(min_steps=2)
     tables = (
         TableSpec("a", 40, dim=2),
-        TableSpec("b", 4 * 4096, dim=2, ids="Dynamic", dynamic=DynamicSpec(min_steps=2)),
-        TableSpec("c", 30, dim=3),
+        TableSpec("b", 4 * 4096, dim=2, ids="Dynamic", dynamic=DynamicSpec()),
+        TableSpec("c", 4096, dim=2, ids="Dynamic", dynamic=counts),
+        TableSpec("d", 30, dim=3),
+        TableSpec("e", 4 * 4096, dim=2, ids="Dynamic", dynamic=counts),
     )
     return replace(job, model=replace(job.model, tables=tables))
 
 
-@given(st.lists(st.tuples(st.integers(0, 39), st.integers(-(2**63), 2**63 - 1), st.integers(0, 29))), st.integers(1, 4))
-def test_rows_with_keys_are_read_as_they_were_packed(ids: list[tuple[int, int, int]], shards: int) -> None:
+_KEY = st.integers(-(2**63), 2**63 - 1)
+_IDS = st.lists(st.tuples(st.integers(0, 39), _KEY, _KEY, st.integers(0, 29), _KEY))
+
+
+@given(_IDS, st.integers(1, 4))
+def test_rows_with_keys_are_read_as_they_were_packed(ids: list[tuple[int, ...]], shards: int) -> None:
     job = dynamic_job(shards=shards)
-    placement, names = Placement.of(job.model, shards), RowNames.of(job)
-    samples = np.array(ids, np.int64).reshape(-1, 3)
+    placement = Placement.of(job.model, shards)
+    names = RowNames.of(job, placement)
+    samples = np.array(ids, np.int64).reshape(-1, 5)
     rows = find_access(placement, samples).unique
     packed, ends = names.pack(rows)
-    numbers, keys = list[int](), list[int]()
+    numbers, keys = list[int](), dict[tuple[int, int], list[int]]()
     for shard, (start, end) in enumerate(pairwise((0, *ends))):
         payload, on_shard = packed[start:end].tobytes(), rows.on_shard(shard)
         count = on_shard.stop - on_shard.start
@@ -86,13 +94,17 @@ def test_rows_with_keys_are_read_as_they_were_packed(ids: list[tuple[int, int, i
         assert bytes(rest) == b"rest"
         assert len(payload) <= names.most_bytes(count)
         numbers += found.numbers.tolist()
-        keys += found.keys[0].tolist()
+        for band, (of_band, tables) in enumerate(found.keys):
+            for key, table in zip(of_band.tolist(), tables.tolist(), strict=True):
+                keys.setdefault((band, table), []).append(key)
         for size in range(len(payload)):
             with pytest.raises(FrameError):
                 names.unpack(memoryview(payload[:size]), count)
-    assert keys == np.unique(samples[:, 1].view(np.uint64)).tolist()
-    of_c = samples[:, 2] + placement.offsets[2]
-    assert sorted(numbers) == np.unique(np.concatenate((samples[:, 0], of_c))).tolist()
+    columns = {(0, 0): 1, (1, 0): 2, (1, 1): 4}
+    expected = {of: np.unique(samples[:, column].view(np.uint64)).tolist() for of, column in columns.items()}
+    assert keys == {of: each for of, each in expected.items() if each}
+    of_d = samples[:, 3] + placement.offsets[3]
+    assert sorted(numbers) == np.unique(np.concatenate((samples[:, 0], of_d))).tolist()
 
 
 def test_float32_is_packed_without_a_copy() -> None:

@@ -32,7 +32,7 @@ def test_keys_of_the_save_are_found_where_later_ones_were() -> None:
             shard.take_step(step, [draw_ids(step, universe()[step // 8 :: 2])], seed=step)
 
     def vectors() -> list[bytes]:
-        return [np.asarray(table.read(universe(), 8)).tobytes() for table in service.dynamic]
+        return [np.asarray(band.read(band.keys_in(0, universe()), 8)).tobytes() for band in service.dynamic]
 
     serve(1)
     take(*range(1, 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,8 @@ from cpr_contract.model import RowOptimizer, SparseOptimizerSpec, state_width
 from cpr_contract.roster import Counters
 from cpr_trainer.arrays import Floats
 from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.merged_rows import BandRows, merge
+from cpr_trainer.embedding.dynamic.pages import BandKeys
+from cpr_trainer.embedding.merged_rows import BandRows, KeyedRows, merge
 from cpr_trainer.embedding.optimizers import changes_of
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Operation
@@ -68,25 +70,43 @@ def test_step_is_due_when_all_ranks_have_sent_what_they_can(case: str) -> None:
 _NAMES = st.lists(st.sets(st.integers(0, 20), min_size=0, max_size=8), min_size=1, max_size=4)
 
 
-def contribution(names: set[int], seed: int, dtype: type[np.int64 | np.uint64]) -> BandRows:
-    at = np.array(sorted(names), dtype) << dtype(59)  # beyond int64 for keys
-    return BandRows(at, at.view(np.int64) + 1, np.random.default_rng(seed).standard_normal((len(at), 3), np.float32))
+def rows_of(names: set[int], seed: int) -> BandRows:
+    at = np.array(sorted(names), np.int64)
+    return BandRows(at, at + 1, np.random.default_rng(seed).standard_normal((len(at), 3), np.float32))
 
 
-@given(_NAMES, st.sampled_from([np.int64, np.uint64]))
-def test_rows_are_summed_in_the_order_of_ranks(names: list[set[int]], dtype: type[np.int64 | np.uint64]) -> None:
-    names = [each - {*range(16, 21)} for each in names] if dtype is np.int64 else names
-    parts = [contribution(each, seed, dtype) for seed, each in enumerate(names)]
-    static = [contribution(set(), seed, np.int64) for seed, _ in enumerate(names)]
-    nothing, merged = merge([*zip(static, parts, strict=True)])
-    assert len(nothing.at) == 0
-    assert merged.at.tolist() == sorted({name for part in parts for name in part.at.tolist()})
-    assert np.array_equal(merged.numbers, merged.at.view(np.int64) + 1)
-    for row, name in enumerate(merged.at):
-        total = np.zeros(3, np.float32)
-        for part in parts:
-            total += part.gradients[part.at == name].sum(axis=0)
-        assert np.array_equal(merged.gradients[row], total)
+def keys_of(names: set[int], seed: int) -> KeyedRows:
+    """Keys of three tables that share them, and of numbers beyond int64."""
+    table, key = np.divmod(np.array(sorted(names), np.int64), 7)
+    keys = BandKeys(key.view(np.uint64) << np.uint64(61), table, key.view(np.uint64) + np.uint64(100))
+    return KeyedRows(keys, np.random.default_rng(seed).standard_normal((len(key), 3), np.float32))
+
+
+def summed(parts: Sequence[tuple[list[tuple[int, ...]], Floats]]) -> dict[tuple[int, ...], list[float]]:
+    """The sum of the gradients of each name, part after part."""
+    found = dict[tuple[int, ...], Floats]()
+    for names, gradients in parts:
+        for name, gradient in zip(names, gradients, strict=True):
+            found[name] = found[name] + gradient if name in found else np.float32(0) + gradient
+    return {name: found[name].tolist() for name in sorted(found)}
+
+
+def named(rows: BandRows | KeyedRows) -> tuple[list[tuple[int, ...]], Floats]:
+    if isinstance(rows, KeyedRows):
+        columns: tuple[np.ndarray, ...] = rows.keys.tables, rows.keys.keys, rows.keys.positions
+    else:
+        columns = rows.slots, rows.numbers
+    return [*zip(*(each.tolist() for each in columns), strict=True)], rows.gradients
+
+
+@given(_NAMES)
+def test_rows_are_summed_in_the_order_of_ranks(names: list[set[int]]) -> None:
+    parts = [(rows_of(set(), 0), rows_of(each, seed), keys_of(each, seed)) for seed, each in enumerate(names)]
+    merged = merge(parts)
+    for band, each in enumerate(merged):
+        found, gradients = named(each)
+        expected = summed([named(part[band]) for part in parts])
+        assert (found, gradients.tolist()) == ([*expected], [*expected.values()])
 
 
 @pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam"])
@@ -132,9 +152,10 @@ def test_merged_steps_of_slices_equal_plain_torch_on_the_global_batch(kind: RowO
             gradients = cast(torch.Tensor, vectors.grad).numpy()
             parts.append((BandRows(unique, unique, cast(Floats, gradients)),))
         (merged,) = merge(parts)
-        state = arena_state[merged.at]
-        arena_rows[merged.at] += changes_of(spec, cast(Floats, state), merged.gradients, step)
-        arena_state[merged.at] = state
+        assert isinstance(merged, BandRows)
+        state = arena_state[merged.slots]
+        arena_rows[merged.slots] += changes_of(spec, cast(Floats, state), merged.gradients, step)
+        arena_state[merged.slots] = state
     assert np.abs(arena_rows - bag.weight.detach().numpy()).max() <= 1e-10
 
 

@@ -17,7 +17,7 @@ from torch.nn.functional import embedding_bag
 
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.bags import Bags, FeatureLayout
-from cpr_trainer.embedding.dynamic.pages import first_of_runs
+from cpr_trainer.embedding.dynamic.pages import digits_of, first_of_runs, settle
 from cpr_trainer.embedding.feature_vectors import Features, Jagged
 from cpr_trainer.embedding.placement import Placement, UniqueRows
 
@@ -28,7 +28,8 @@ Rows = Tensor | tuple[Tensor, ...]
 Embeddings = Tensor | tuple[Tensor, ...] | Features
 
 _INT32_MAX = 2**31 - 1
-_SIGN = np.int64(-(2**63))
+#: Among more keys, 31 bits of table and key are often those of two keys.
+_FEW_KEYS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,7 +265,11 @@ def _access_of_band(placement: Placement, band: int, ids: Ints | Bags, tables: I
         return _access_of_feature_band(placement, band, ids, [], tables, tables[:0])
     if ids.size > _INT32_MAX:
         raise ValueError(f"a batch of {ids.size} ids is too large")
-    return _find(placement, band, (ids + placement.first_numbers(tables)).ravel(), len(tables))
+    if placement.is_dynamic(band):
+        return _find_keys(
+            placement, band, ids.ravel(), np.tile(placement.places_in_band(band, tables), len(ids)), len(tables)
+        )
+    return _find(placement, (ids + placement.offsets[tables]).ravel(), len(tables))
 
 
 def _access_of_feature_band(  # noqa: PLR0913, PLR0917 -- two kinds of features, each with its tables
@@ -278,14 +283,23 @@ def _access_of_feature_band(  # noqa: PLR0913, PLR0917 -- two kinds of features,
     """Return the access of a band: the bags of `pooled`, then each id of `sequences`, one feature each, by itself."""
     features = len(pooled_tables)
     bags = np.repeat(np.arange(len(pooled.offsets) - 1, dtype=np.int32), np.diff(pooled.offsets))
-    numbers = [pooled.ids + placement.first_numbers(pooled_tables)[bags % max(features, 1)]]
-    firsts = placement.first_numbers(sequence_tables).tolist()
-    numbers += [each.ids + first for each, first in zip(sequences, firsts, strict=True)]
+    ids = np.concatenate([pooled.ids, *(each.ids for each in sequences)]) if sequences else pooled.ids
+    is_dynamic = placement.is_dynamic(band)
+    pooled_terms, their_terms = (
+        placement.places_in_band(band, tables) if is_dynamic else placement.offsets[tables]
+        for tables in (pooled_tables, sequence_tables)
+    )
+    terms = pooled_terms[bags % max(features, 1)]
+    if sequences:
+        terms = np.concatenate([terms, np.repeat(their_terms, [len(each.ids) for each in sequences])])
     count = len(pooled.offsets) - 1
-    alone = sum(len(each.ids) for each in sequences)
+    alone = len(ids) - len(pooled.ids)
     if alone:
         bags = np.concatenate((bags, np.arange(count, count + alone, dtype=np.int32)))
-    access = _find(placement, band, np.concatenate(numbers) if sequences else numbers[0], features)
+    if is_dynamic:
+        access = _find_keys(placement, band, ids.astype(np.int64, copy=False), terms, features)
+    else:
+        access = _find(placement, ids + terms, features)
     uses = access.order.numpy()
     pooling = Pooling.of(pooled, alone)
     if pooled.weights is not None and (pooled.weights != 1).any():
@@ -304,25 +318,44 @@ def _rows_of_bands(placement: Placement, bands: tuple[Access, ...]) -> UniqueRow
     return UniqueRows.of(placement, places[order], numbers[order])
 
 
-def _find(placement: Placement, band: int, numbers: Ints, tables: int) -> Access:
-    """Return the access of row numbers, int64 [k], of a band, as if each was a bag."""
+def _find(placement: Placement, numbers: Ints, features: int) -> Access:
+    """Return the access of the rows with these numbers, int64 [k], of one band, as if each was a bag."""
+    found = placement.places(numbers)
     # torch sorts integers by their digits, several times faster than numpy's comparisons; half as many digits take half
     # the time.
-    if placement.is_dynamic(band):
-        digits = torch.from_numpy(numbers ^ _SIGN)  # keys are unsigned
-    else:
-        found = placement.places(numbers)
-        digits = torch.from_numpy(found if placement.total > _INT32_MAX else found.astype(np.int32))
+    digits = torch.from_numpy(found if placement.total > _INT32_MAX else found.astype(np.int32))
     ranks, order = (each.numpy() for each in torch.sort(digits, stable=True))
-    first = first_of_runs(ranks)
-    starts = np.flatnonzero(first)
-    inverse = np.empty(len(ranks), np.int32)
-    inverse[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
-    names = numbers[order[starts]]
-    places = placement.places_of_keys(band, names) if placement.is_dynamic(band) else ranks[starts].astype(np.int64)
-    rows = UniqueRows.of(placement, places, names)
-    ends, uses = np.append(starts, len(ranks)).astype(np.int32), order.astype(np.int32)
-    return Access(rows, torch.from_numpy(inverse), torch.from_numpy(uses), torch.from_numpy(ends), tables)
+    starts = np.flatnonzero(first_of_runs(ranks))
+    rows = UniqueRows.of(placement, ranks[starts].astype(np.int64), numbers[order[starts]])
+    return _grouped(rows, order, np.append(starts, len(order)), features)
+
+
+def _find_keys(placement: Placement, band: int, keys: Ints, tables: Ints, features: int) -> Access:
+    """Return the access of keys of dynamic tables, int64 [k], as if each was a bag.
+
+    tables: int64 [k], the place in the band of the table of each.
+    """
+    names = keys.view(np.uint64)
+    digits = digits_of(names, tables, 31).astype(np.int32) if len(keys) <= _FEW_KEYS else digits_of(names, tables, 63)
+    ascending, order = (each.numpy() for each in torch.sort(torch.from_numpy(digits), stable=True))
+    order, starts = settle(order, ascending, names)
+    keys, tables = keys[order[starts]], tables[order[starts]]
+    shards = placement.shards_of_keys(band, keys.view(np.uint64), tables)
+    by_shard = np.argsort(shards, kind="stable")
+    sizes = np.diff(np.append(starts, len(order)))[by_shard]
+    ends = np.cumsum(sizes)
+    order = order[np.repeat(starts[by_shard] - ends + sizes, sizes) + np.arange(len(order))]
+    places = placement.cells[shards * placement.bands + band] + tables
+    rows = UniqueRows.of(placement, places[by_shard], keys[by_shard])
+    return _grouped(rows, order, np.append(0, ends), features)
+
+
+def _grouped(rows: UniqueRows, order: Ints, starts: Ints, features: int) -> Access:
+    """Return the access of ids that are grouped by row. starts: int64 [u + 1], as those of `Access`."""
+    inverse = np.empty(len(order), np.int32)
+    inverse[order] = np.repeat(np.arange(len(rows), dtype=np.int32), np.diff(starts))
+    arrays = inverse, order.astype(np.int32), starts.astype(np.int32)
+    return Access(rows, *map(torch.from_numpy, arrays), features)
 
 
 def _sums(places: Tensor, values: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:

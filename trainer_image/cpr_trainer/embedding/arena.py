@@ -16,6 +16,7 @@ from cpr_trainer.arrays import Floats, Halves, Ints, Values
 from cpr_trainer.embedding.bfloat16 import DTYPES, round_stochastically, rounding_keys, widen
 from cpr_trainer.embedding.buffer import Redo, RowBuffer
 from cpr_trainer.embedding.capture import Capture, ChangedRows, ChosenRows, Members
+from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS
 from cpr_trainer.embedding.dynamic.rows import DynamicRows, PlannedRows, dynamic_rows
 from cpr_trainer.embedding.memory import Memory, OwnMemory
 from cpr_trainer.embedding.optimizers import Assignment, band_shapes, changes_of
@@ -160,18 +161,18 @@ class Arena:
                 return False
             edges = self.bounds(slots)
             arrays = self._redo_arrays(edges)
-            of_band = {each.table.band: each for each in planned}
+            of_band = {each.band.band: each for each in planned}
             for band, (segment, (start, end)) in enumerate(zip(self.segments, pairwise(edges), strict=True)):
                 if start < end and segment.dim:
                     at, names = segment.within(slots[start:end]), numbers[start:end]
                     self._compute(segment, at, names, by_segment[band], (step, rank), arrays[band], of_band.get(band))
             for each in planned:
-                if each.table.cell_band is not None:
-                    arrays[each.table.cell_band][1].view(np.uint32)[:] = each.update.contents
+                if each.band.cell_band is not None:
+                    arrays[each.band.cell_band][1].view(np.uint32)[:] = each.update.contents
             self.redo.begin(slots, note)
             self._put(slots, edges, arrays)
             for each in planned:
-                each.table.note(each.update)
+                each.band.note(each.update)
             return True
 
     def reapply_last_push(self) -> None:
@@ -231,12 +232,13 @@ class Arena:
         update: the step and the rank.
         """
         (step, rank), (rows, state) = update, to
-        take_rows(segment.state, slots, state)
-        owned = numbers if planned is None else self.optimizers.numbers_in(planned.table.table, len(slots))
+        kept = state.shape[1] if planned is None else state.shape[1] - ENTRY_COLUMNS  # a step replaces whole entries
+        take_rows(segment.state[:, :kept], slots, state[:, :kept])
+        owned = numbers if planned is None else self.optimizers.numbers_in(planned.tables)
         if planned is not None or segment.precision == "fp32":
             take_rows(segment.rows, slots, rows)
         if planned is not None:
-            planned.table.begin(planned, rows, state)
+            planned.band.begin(planned, rows, state)
         if segment.precision == "fp32":
             self._add_changes(cast(Floats, rows), state, owned, gradients, step)
             return

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.embedding.dynamic.pages import first_of_runs
+from cpr_trainer.embedding.dynamic.pages import BandKeys, digits_of, first_of_runs, settle
 from cpr_trainer.embedding.dynamic.rows import DynamicRows, PlannedRows
-from cprjob_serving.hashes import U64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BandRows:
-    """Gradients of different rows of a band. at: [k], ascending: int64 slots, or uint64 keys of a dynamic table.
+    """Gradients of different rows of a band, float32 [k, D]. slots, numbers: int64 [k], by ascending slots."""
 
-    numbers: int64 [k], of the rows, or the bits of the keys. gradients: float32 [k, D].
-    """
-
-    at: Ints | U64
+    slots: Ints
     numbers: Ints
     gradients: Floats
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedRows:
+    """Gradients of the rows of different keys of a band of dynamic tables, float32 [k, D]."""
+
+    keys: BandKeys
+    gradients: Floats
+
+
 #: The gradients of a rank, or of several, in a step, by band.
-Contribution = tuple[BandRows, ...]
+Contribution = tuple[BandRows | KeyedRows, ...]
 
 
 def merge(parts: Sequence[Contribution]) -> Contribution:
@@ -34,17 +39,36 @@ def merge(parts: Sequence[Contribution]) -> Contribution:
     return parts[0] if len(parts) == 1 else tuple(map(_merge_band, zip(*parts, strict=True)))
 
 
-def _merge_band(parts: Sequence[BandRows]) -> BandRows:
+def _merge_band(parts: Sequence[BandRows | KeyedRows]) -> BandRows | KeyedRows:
+    keyed = [part for part in parts if isinstance(part, KeyedRows)]
+    return _merge_keys(keyed) if keyed else _merge_rows([part for part in parts if isinstance(part, BandRows)])
+
+
+def _merge_rows(parts: Sequence[BandRows]) -> BandRows:
     # `np.unique` builds a hash table, in twenty times the time of this sort of few ascending runs.
-    every = np.sort(np.concatenate([part.at for part in parts]), kind="stable")
+    every = np.sort(np.concatenate([part.slots for part in parts]), kind="stable")
     merged = every[first_of_runs(every)]
     numbers = np.empty(len(merged), np.int64)
     total = np.zeros((len(merged), parts[0].gradients.shape[1]), parts[0].gradients.dtype)
     for part in parts:
-        places = np.searchsorted(merged, part.at)
+        places = np.searchsorted(merged, part.slots)
         numbers[places] = part.numbers
         total[places] += part.gradients
     return BandRows(merged, numbers, total)
+
+
+def _merge_keys(parts: Sequence[KeyedRows]) -> KeyedRows:
+    every = BandKeys(*(np.concatenate([getattr(part.keys, name) for part in parts]) for name in BandKeys.__slots__))
+    digits = digits_of(every.keys, every.tables, 63)
+    order = np.argsort(digits, kind="stable")  # fast for few ascending runs
+    order, starts = settle(order, digits[order], every.keys)
+    places = np.empty(len(order), np.int64)
+    places[order] = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
+    total = np.zeros((len(starts), parts[0].gradients.shape[1]), parts[0].gradients.dtype)
+    ends = accumulate((len(part.keys) for part in parts), initial=0)
+    for part, (start, end) in zip(parts, pairwise(ends), strict=True):
+        total[places[start:end]] += part.gradients
+    return KeyedRows(every.select(order[starts]), total)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,19 +81,21 @@ class RowChanges:
     planned: tuple[PlannedRows, ...]
 
 
-def plan_changes(merged: Contribution, tables: Sequence[DynamicRows], step: int) -> RowChanges:
+def plan_changes(merged: Contribution, bands: Sequence[DynamicRows], step: int) -> RowChanges:
     """Return what a step changes. A key without a row drops its gradient; cells come after the rows of all bands."""
-    rows, planned = [*merged], list[PlannedRows]()
-    for table in tables:
-        of_keys = merged[table.band]
-        update = table.plan(of_keys.numbers.view(np.uint64), step)
+    of_band, rows, planned = {each.band: each for each in bands}, list[BandRows](), list[PlannedRows]()
+    for band, each in enumerate(merged):
+        if isinstance(each, BandRows):
+            rows.append(each)
+            continue
+        update = of_band[band].plan(each.keys, step)
         slots, places = update.changed()
-        numbers, gradients = of_keys.numbers[places], of_keys.gradients[places]
-        rows[table.band] = BandRows(slots + table.first_slot, numbers, gradients)
-        planned.append(PlannedRows(table, update, places))
-    cells = (each.update.cells + each.table.first_cell for each in planned)
+        names = each.keys.keys[places].view(np.int64)
+        rows.append(BandRows(slots + of_band[band].first_slot, names, each.gradients[places]))
+        planned.append(PlannedRows(of_band[band], update, places))
+    cells = (each.update.cells + each.band.first_cell for each in planned)
     return RowChanges(
-        np.concatenate([*(each.at.view(np.int64) for each in rows), *cells]),
+        np.concatenate([*(each.slots for each in rows), *cells]),
         np.concatenate([each.numbers for each in rows]),
         tuple(each.gradients for each in rows),
         tuple(planned),

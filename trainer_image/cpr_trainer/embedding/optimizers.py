@@ -100,9 +100,9 @@ class Assignment:
         """Return that of a model's tables."""
         return cls([table.rows for table in model.tables], model.table_optimizers)
 
-    def numbers_in(self, table: int, count: int) -> Ints:
-        """Return the number of a row of a table, int64 [count]: the rows of dynamic tables have none of their own."""
-        return np.full(count, self._ends[table] - 1)
+    def numbers_in(self, tables: Ints) -> Ints:
+        """Return the number of a row of each table, int64 [k]: the rows of dynamic tables have none of their own."""
+        return self._ends[tables] - 1
 
     def parts(self, numbers: Ints) -> Iterator[tuple[SparseOptimizerSpec, Ints | None]]:
         """Yield each optimizer that has any of these rows, int64 [k], with where in `numbers` they stand; None: all."""
@@ -132,7 +132,7 @@ class BandShape:
 def band_shapes(model: ModelSpec) -> tuple[BandShape, ...]:
     """Return the shape of each band of a `Placement`, with those of cells.
 
-    The state of optimizers is as wide as any table of the band needs it. The entries of a dynamic table follow.
+    The state of optimizers is as wide as any table of the band needs it. The entries of dynamic tables follow.
     """
     widths = [0] * len(model.band_dims)
     for band, dim, optimizer in zip(model.bands, model.table_dims, model.table_optimizers, strict=True):
@@ -143,4 +143,4 @@ def band_shapes(model: ModelSpec) -> tuple[BandShape, ...]:
         for band, (dim, precision, width) in enumerate(zip(model.band_dims, model.band_precisions, widths, strict=True))
     )
     of_cells = BandShape(0, "fp32", CELL_COLUMNS, by_column=True)
-    return (*of_tables, *[of_cells] * len(counted_tables(model)))
+    return (*of_tables, *[of_cells] * len({model.bands[table] for table in counted_tables(model)}))

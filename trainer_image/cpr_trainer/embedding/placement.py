@@ -7,9 +7,9 @@ position in its shard, its *place* in [0, N) that position after all earlier sha
 and do not depend on S. Saves name rows by their places on a single shard (`Placement.spans`), so any number of shards
 can read them.
 
-A dynamic table (ADR 46) is a band of its own, of whole pages. Its slots belong to keys for a time, so a process that
-does not hold it only computes a key's shard. The cells of those that count keys follow as further bands: they have as
-many slots, and no vectors. All bands of tables come first.
+Dynamic tables (ADR 46) of one dim, precision, optimizer and set of rules form a band of whole pages. Its slots belong
+to keys for a time, so a process that does not hold it only computes a key's shard. The cells of tables that count keys
+follow as further bands: they have as many slots, and no vectors. All bands of tables come first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.model import PAGE_SLOTS, ModelSpec
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.dynamic.pages import Pages
+from cpr_trainer.embedding.dynamic.pages import PageOrder, Pages, capacity_of
+from cprjob_serving.hashes import U64
 
 _ALGORITHM = "affine-1"
 _INT64_MAX = 2**63 - 1
@@ -37,7 +38,7 @@ _CHUNK = 1 << 16
 class RowChunk:
     """Consecutive slots of a shard and the rows in them. tables, rows: int64 [n]; slot i is first_slot + i.
 
-    All rows are of one band. In that of a dynamic table, and of its cells, a row is the number of a slot.
+    All rows are of one band. In that of dynamic tables, and of their cells, a row is the number of a slot of the table.
     """
 
     band: int
@@ -50,8 +51,10 @@ class RowChunk:
 class _Band:
     """The tables of one band. tables: int64 [t], which they are. offsets: int64 [t], the rows of the band before each.
 
-    starts: int64 [S + 1], the first rank of each shard, and `rows` at the end. Shards hold whole runs of `unit` ranks.
+    starts: int64 [S + 1], the first rank of each shard, and `rows` at the end.
     """
+
+    unit: ClassVar[int] = 1
 
     tables: Ints
     offsets: Ints
@@ -59,7 +62,6 @@ class _Band:
     multiplier: int
     shift: int
     starts: Ints
-    unit: int = 1
 
     @classmethod
     def of(cls, tables: Sequence[int], rows_per_table: Sequence[int], shards: int) -> Self:
@@ -74,13 +76,6 @@ class _Band:
             rows // 3,
             np.array([shard * rows // shards for shard in range(shards + 1)], np.int64),
         )
-
-    @classmethod
-    def of_pages(cls, table: int, slots: int, shards: int) -> Self:
-        """Return the band of a dynamic table with this many slots: its ranks are its slots, page after page."""
-        pages = [Pages.of(slots, shards, shard).first for shard in range(shards)]
-        starts = np.array([*pages, slots // PAGE_SLOTS], np.int64) * PAGE_SLOTS
-        return cls(np.array([table], np.int64), np.zeros(1, np.int64), slots, 1, 0, starts, PAGE_SLOTS)
 
     def chunks(self, shard: int, chunk: int) -> Iterator[tuple[Ints, Ints]]:
         """Yield the tables and the rows in them of a shard's ranks, in their order."""
@@ -109,13 +104,49 @@ class _Band:
         return pow(self.multiplier, -1, self.rows)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _PageBand:
+    """The pages of the dynamic tables of one band, or their cells: its ranks are slots, page after page of `order`.
+
+    tables, starts: see `_Band`. Shards hold whole runs of `unit` ranks.
+    """
+
+    unit: ClassVar[int] = PAGE_SLOTS
+    tables: Ints
+    order: PageOrder
+    starts: Ints
+
+    @classmethod
+    def of(cls, tables: Sequence[int], rows_per_table: Sequence[int], shards: int) -> Self:
+        """Return the band of these tables."""
+        order = PageOrder.of([rows_per_table[table] for table in tables])
+        starts = [order.start(shard, shards) * PAGE_SLOTS for shard in range(shards + 1)]
+        return cls(np.array(tables, np.int64), order, np.array(starts, np.int64))
+
+    @property
+    def rows(self) -> int:
+        """The number of slots."""
+        return len(self.order) * PAGE_SLOTS
+
+    def chunks(self, shard: int, chunk: int) -> Iterator[tuple[Ints, Ints]]:
+        """See `_Band`."""
+        for first in range(int(self.starts[shard]), int(self.starts[shard + 1]), chunk):
+            yield self.rows_at(np.arange(first, min(first + chunk, int(self.starts[shard + 1]))))
+
+    def rows_at(self, ranks: Ints) -> tuple[Ints, Ints]:
+        """See `_Band`."""
+        pages, slots = np.divmod(ranks, PAGE_SLOTS)
+        return self.tables[self.order.tables[pages]], self.order.numbers[pages] * PAGE_SLOTS + slots
+
+
 class Placement:
     """The place of every row of tables with `rows_per_table` rows, split over `shards` shards.
 
     bands: of each table its band, counted from 0; None if there is one. dynamic: the dynamic tables, whose rows are
-    slots in whole pages. counted: those of them with cells. `cells` are the first places of each band on each shard,
-    shard after shard, and N at the end: int64 [S B + 1]; `starts` those of each shard, int64 [S + 1]. Raises ValueError
-    if a shard would be without rows, or for more than 2**43 rows.
+    slots in whole pages; no band has tables of both kinds. counted: those of them with cells: all of a band, or none.
+    `cells` are the first places of each band on each shard, shard after shard, and N at the end: int64 [S B + 1];
+    `starts` those of each shard, int64 [S + 1]. Raises ValueError if a shard would be without rows, or for more than
+    2**43 rows.
     """
 
     def __init__(
@@ -137,32 +168,33 @@ class Placement:
         self.offsets: Ints = np.concatenate(([0], np.cumsum(self.rows_per_table)[:-1])).astype(np.int64)
         self.band_of: Ints = np.array(bands or [0] * len(self.rows_per_table), np.int64)
         members = [np.flatnonzero(self.band_of == band).tolist() for band in range(int(self.band_of.max()) + 1)]
-        of_tables = (
-            _Band.of_pages(tables[0], self.rows_per_table[tables[0]], shards)
-            if tables[0] in dynamic
-            else _Band.of(tables, self.rows_per_table, shards)
-            for tables in members
+        self._bands: tuple[_Band | _PageBand, ...] = tuple(
+            (_PageBand if tables[0] in dynamic else _Band).of(tables, self.rows_per_table, shards) for tables in members
         )
-        of_cells = (_Band.of_pages(table, self.rows_per_table[table], shards) for table in counted)
-        self._bands = (*of_tables, *of_cells)
+        self._counted = tuple(dict.fromkeys(self.band_of[[*counted]].tolist()))
+        self._bands += tuple(self._bands[band] for band in self._counted)
         self.table_bands = len(members)
         sizes = np.stack([np.diff(band.starts) for band in self._bands], axis=1)
         self.cells: Ints = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
         self.starts: Ints = self.cells[:: self.bands]
         if not np.diff(self.starts).all():
             raise ValueError(f"{self.total} rows in {self.bands} bands cannot be split over {shards} shards")
-        # The terms from a number to its rank, by table and by band; and from a rank to its place, by cell.
-        first_ranks = np.empty_like(self.offsets)
-        for band in self._bands[: self.table_bands]:
-            first_ranks[band.tables] = band.offsets
+        # The terms from a static row's number to its rank, by table and by band; and from a rank to its place, by cell.
+        first_ranks, factors = self.offsets.copy(), list[tuple[int, int, int]]()
+        for band in self._bands:
+            if isinstance(band, _Band):
+                first_ranks[band.tables] = band.offsets
+                factors.append((band.multiplier, band.shift, band.rows))
+            else:
+                factors.append((1, 0, 1))
         self._into_band: Ints = first_ranks - self.offsets
-        self._factors: Ints = np.array([(band.multiplier, band.shift, band.rows) for band in self._bands], np.int64)
+        self._factors: Ints = np.array(factors, np.int64)
         self._into_cell: Ints = self.cells[:-1] - np.stack([band.starts[:-1] for band in self._bands], axis=1).ravel()
 
     @classmethod
     def of(cls, model: ModelSpec, shards: int) -> Placement:
         """Return the placement of a model's tables over `shards` shards; raises ValueError as the class does."""
-        rows = [table.rows if table.dynamic is None else Pages.of(table.rows).slots for table in model.tables]
+        rows = [table.rows if table.dynamic is None else capacity_of(table.rows) for table in model.tables]
         return cls(rows, shards, model.bands, dynamic=model.dynamic_tables, counted=counted_tables(model))
 
     @property
@@ -171,17 +203,29 @@ class Placement:
         return len(self._bands)
 
     def pages(self, band: int, shard: int) -> Pages:
-        """Return the pages of a dynamic table's band on a shard."""
-        return Pages.of(self._bands[band].rows, self.shards, shard)
+        """Return the pages of a band of dynamic tables on a shard."""
+        return Pages.on_shard(self._page_band(band).order, shard, self.shards)
+
+    def cell_band(self, band: int) -> int | None:
+        """Return the band of the cells of a band of dynamic tables; None if these count no keys."""
+        return self.table_bands + self._counted.index(band) if band in self._counted else None
 
     def is_dynamic(self, band: int) -> bool:
-        """Return whether a band is of a dynamic table, or of its cells."""
-        return self._bands[band].unit > 1
+        """Return whether a band is of dynamic tables, or of cells."""
+        return isinstance(self._bands[band], _PageBand)
 
-    def first_numbers(self, tables: Ints) -> Ints:
-        """Return what is added to ids of tables, int64 [t], to name their rows: nothing to the bits of keys."""
-        dynamic = [self.is_dynamic(band) for band in self.band_of[tables].tolist()]
-        return np.where(dynamic, 0, self.offsets[tables])
+    def tables_in(self, band: int) -> int:
+        """Return the number of tables of a band."""
+        return len(self._bands[band].tables)
+
+    def places_in_band(self, band: int, tables: Ints) -> Ints:
+        """Return the place of each table among those of its band, int64 [t]."""
+        return np.searchsorted(self._bands[band].tables, tables)
+
+    def _page_band(self, band: int) -> _PageBand:
+        found = self._bands[band]
+        assert isinstance(found, _PageBand), "a band of dynamic tables"
+        return found
 
     def size(self, shard: int) -> int:
         """Return the number of rows on a shard; sizes differ by one at most in each band."""
@@ -217,9 +261,8 @@ class Placement:
         return tables, numbers - self.offsets[tables]
 
     def places(self, numbers: Ints) -> Ints:
-        """Return the places of row numbers in [0, N), int64 of the same shape."""
-        if self.bands == 1:
-            (band,) = self._bands
+        """Return the places of row numbers in [0, N), int64 of the same shape; none is of a dynamic table."""
+        if self.bands == 1 and isinstance(band := self._bands[0], _Band):
             places = numbers * band.multiplier + band.shift
             # numpy divides by a constant with a product but has no such remainder: twice as fast as `%`.
             places -= places // self.total * self.total
@@ -232,15 +275,21 @@ class Placement:
         shards = ((ranks + 1) * self.shards - 1) // rows
         return np.asarray(ranks + self._into_cell[shards * self.bands + bands])
 
-    def places_of_keys(self, band: int, keys: Ints) -> Ints:
-        """Return, for keys of a dynamic table, the first place of its band on the shard of each, int64 [k].
+    def shards_of_keys(self, band: int, keys: U64, tables: Ints) -> Ints:
+        """Return the shard of each key of dynamic tables, int64 [k]. tables: int64 [k], their places in the band."""
+        places, _ = self._page_band(band).order.find(keys, tables)
+        if self.shards == 1:
+            return np.zeros_like(places)
+        return np.searchsorted(self._bands[band].starts // PAGE_SLOTS, places, side="right") - 1
 
-        keys: int64 [k], the bits of the keys, in ascending order of uint64. Their slots are known to that shard alone.
+    def tables_of_keys(self, rows: UniqueRows, band: int) -> Ints:
+        """Return the place in the band of the table of each row of a band of dynamic tables, int64 [k].
+
+        Rows are in the order of `UniqueRows.of_band`.
         """
-        pages = Pages.of(self._bands[band].rows).positions(keys.view(np.uint64)) >> np.uint64(32)
-        first_pages = self._bands[band].starts // PAGE_SLOTS
-        shards = np.searchsorted(first_pages, pages.astype(np.int64), side="right") - 1
-        return self.cells[shards * self.bands + band]
+        sizes = [cell.stop - cell.start for cell in rows.cells(band)]
+        firsts = self.cells[band :: self.bands][: self.shards]
+        return rows.of_band(rows.places, band) - np.repeat(firsts, sizes)
 
     def rows_at(self, places: Ints) -> tuple[Ints, Ints]:
         """Return the table and the row in it at each place, int64 of the same shape each. There is one shard."""
@@ -282,7 +331,8 @@ class UniqueRows:
     """Distinct rows in the order of their places, and so grouped by shard, and on each by band: by cells.
 
     places, numbers: int64 [u], see `Placement`. Band b of shard i has those from bounds[i bands + b] to the next bound.
-    In a band of a dynamic table numbers are the bits of keys, ascending as uint64, and places do not identify rows.
+    In a band of dynamic tables a number is the bits of a key, and a place is the first of its cell, plus the place of
+    the key's table in the band: their slots are known to their shard alone. Keys of a place ascend as uint64.
     """
 
     places: Ints
@@ -362,7 +412,8 @@ def layout_hash(model: ModelSpec) -> str:
     if "bf16" in model.table_precisions:
         layout["precision"] = model.table_precisions
     if model.dynamic_tables:
-        layout["dynamic"], layout["counted"] = model.dynamic_tables, counted_tables(model)
+        layout["dynamic"] = [[table, model.bands[table]] for table in model.dynamic_tables]
+        layout["counted"] = counted_tables(model)
     return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()
 
 

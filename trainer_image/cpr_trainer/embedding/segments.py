@@ -70,7 +70,8 @@ def take_rows(values: NDArray[Any], at: Ints, to: NDArray[Any]) -> None:
     if values.flags.c_contiguous:
         values.take(at, axis=0, out=to, mode="clip")  # the mode `raise` would copy twice
     else:  # `take` would first copy all values into the order of C
-        to[:] = values[at]
+        for column in range(values.shape[1]):
+            to[:, column] = values[:, column].take(at)
 
 
 class Seeding:

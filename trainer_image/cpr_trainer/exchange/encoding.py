@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -14,7 +12,7 @@ from cpr_contract.choices import Precision
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.bfloat16 import DTYPES, as_floats, converted
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.placement import Placement, UniqueRows
 from cpr_trainer.exchange.frames import FrameError
 from cprjob_serving.hashes import U64
 
@@ -63,28 +61,32 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameRows:
-    """The rows that a frame names. numbers: int64 [m], of static tables. keys: uint64 [k], of each dynamic table."""
+    """The rows that a frame names. numbers: int64 [m], of static tables.
+
+    keys: of each band of dynamic tables the keys, uint64 [k], and the place in the band of the table of each, int64.
+    """
 
     numbers: Ints
-    keys: tuple[U64, ...]
+    keys: tuple[tuple[U64, Ints], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowNames:
     """The names of rows in frames of a job: numbers, and 64-bit keys in a block of their own for each dynamic table.
 
-    Names in a job with dynamic tables begin with the number of keys of each, uint32. key_bands: the bands of these
-    tables.
+    Names in a job with dynamic tables begin with the number of keys of each, uint32, band after band. key_bands: these
+    bands, with the number of their tables.
     """
 
     encoding: Encoding
-    key_bands: tuple[int, ...] = ()
+    placement: Placement
+    key_bands: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, job: JobSpec) -> Self:
-        """Return those of a job."""
-        bands = job.model.bands
-        return cls(Encoding.of(job), tuple(sorted(bands[table] for table in job.model.dynamic_tables)))
+    def of(cls, job: JobSpec, placement: Placement) -> Self:
+        """Return those of a job. placement: of its rows."""
+        bands = [band for band in range(placement.table_bands) if placement.is_dynamic(band)]
+        return cls(Encoding.of(job), placement, tuple((band, placement.tables_in(band)) for band in bands))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -96,16 +98,23 @@ class RowNames:
         if not self.key_bands:
             ends = tuple(rows.on_shard(shard).stop for shard in range(rows.shards))
             return self.encoding.pack_numbers(rows.numbers), ends
-        cells = [rows.cells(band) for band in range(rows.bands)]
-        parts = [self._pack_shard(rows.numbers, [of_band[shard] for of_band in cells]) for shard in range(rows.shards)]
+        parts = [self._pack_shard(rows, shard) for shard in range(rows.shards)]
         return np.concatenate(parts), tuple(np.cumsum([len(part) for part in parts]).tolist())
 
-    def _pack_shard(self, numbers: Ints, cells: Sequence[slice]) -> NDArray[np.int32]:
-        static = [numbers[cell] for band, cell in enumerate(cells) if band not in self.key_bands]
-        keys = [numbers[cells[band]] for band in self.key_bands]
-        names = self.encoding.pack_numbers(np.concatenate([numbers[:0], *static]))
-        counts = np.array([len(each) for each in keys], np.int32)
-        return np.concatenate([counts, names.view(np.int32), *(each.view(np.int32) for each in keys)])
+    def _pack_shard(self, rows: UniqueRows, shard: int) -> NDArray[np.int32]:
+        counts, keys, dynamic = list[Ints](), list[Ints](), dict(self.key_bands)
+        static = [rows.numbers[:0]]
+        for band in range(self.placement.table_bands):
+            cell = rows.cells(band)[shard]
+            if band not in dynamic:
+                static.append(rows.numbers[cell])
+                continue
+            tables = rows.places[cell] - self.placement.cells[shard * rows.bands + band]
+            counts.append(np.bincount(tables, minlength=dynamic[band]))
+            keys.append(rows.numbers[cell])
+        names = self.encoding.pack_numbers(np.concatenate(static))
+        head = np.concatenate(counts).astype(np.int32)
+        return np.concatenate([head, names.view(np.int32), *(each.view(np.int32) for each in keys)])
 
     def unpack(self, payload: memoryview, count: int) -> tuple[FrameRows, memoryview]:
         """Return the `count` rows that a payload begins with, and the rest of it. Raises FrameError."""
@@ -114,17 +123,26 @@ class RowNames:
             if end > len(payload):
                 raise FrameError(f"{len(payload)} bytes for {count} rows")
             return FrameRows(self.encoding.unpack_numbers(payload, count), ()), payload[end:]
-        head, number_bytes = np.dtype(np.uint32).itemsize * len(self.key_bands), self.encoding.number_bytes
-        sizes = np.frombuffer(payload, np.uint32, len(self.key_bands)).tolist() if len(payload) >= head else []
-        numbers = count - sum(sizes)
-        ends = list(accumulate([numbers * number_bytes, *(size * _KEY_BYTES for size in sizes)], initial=head))
-        if not sizes or numbers < 0 or ends[-1] > len(payload):
-            raise FrameError(f"{len(payload)} bytes for {count} rows, of which {sum(sizes)} are of dynamic tables")
-        blocks = [payload[start:end] for start, end in pairwise(ends)]
-        keys = tuple(np.frombuffer(block, np.uint64).copy() for block in blocks[1:])  # the copy is aligned
-        return FrameRows(self.encoding.unpack_numbers(blocks[0], numbers), keys), payload[ends[-1] :]
+        tables, number_bytes = self._tables, self.encoding.number_bytes
+        head = np.dtype(np.uint32).itemsize * tables
+        sizes = np.frombuffer(payload, np.uint32, tables).astype(np.int64) if len(payload) >= head else None
+        numbers = -1 if sizes is None else count - int(sizes.sum())
+        end = head + numbers * number_bytes + _KEY_BYTES * (count - numbers)
+        if sizes is None or numbers < 0 or end > len(payload):
+            raise FrameError(f"{len(payload)} bytes for {count} rows, of which some are of dynamic tables")
+        keys, first, table = list[tuple[U64, Ints]](), head + numbers * number_bytes, 0
+        for _, its_tables in self.key_bands:
+            of_tables = np.repeat(np.arange(its_tables), sizes[table : table + its_tables])
+            # The copy is aligned.
+            keys.append((np.frombuffer(payload, np.uint64, len(of_tables), first).copy(), of_tables))
+            first, table = first + _KEY_BYTES * len(of_tables), table + its_tables
+        return FrameRows(self.encoding.unpack_numbers(payload[head:], numbers), tuple(keys)), payload[end:]
 
     def most_bytes(self, rows: int) -> int:
         """Return the size of the names of this many rows at most."""
         number_bytes = _KEY_BYTES if self.key_bands else self.encoding.number_bytes
-        return np.dtype(np.uint32).itemsize * len(self.key_bands) + rows * number_bytes
+        return np.dtype(np.uint32).itemsize * self._tables + rows * number_bytes
+
+    @property
+    def _tables(self) -> int:
+        return sum(tables for _, tables in self.key_bands)

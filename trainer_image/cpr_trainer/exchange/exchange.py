@@ -73,8 +73,8 @@ class Exchange(LinkStates):
             job.parity_shards > 0,
         )
         self._dims = job.model.band_dims
-        self._names = RowNames.of(job)
         self._placement = Placement.of(job.model, job.shards)
+        self._names = RowNames.of(job, self._placement)
         self._seeding = Seeding.of(job.model, job.data.seed)
         self._window = window
         self._replays = job.replay.enabled

@@ -1,7 +1,7 @@
 """The rows of dynamic tables in an export: those of the keys that are live at a step, in the order of rising keys.
 
-Pages hold ascending ranges of keys, and shards ascending ranges of pages (ADR 46). Some pages at a time, each in order,
-are therefore the table in order, and a comparison of two anchors is one of the same pages of both.
+Pages hold ascending ranges of keys, and shards ascending ranges of a table's pages (ADR 46). Some pages at a time, each
+in order, are therefore the table in order, and a comparison of two anchors is one of the same pages of both.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from cpr_contract.model import PAGE_SLOTS, DynamicSpec
+from cpr_contract.model import DynamicSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.dynamic.entries import Entries, Rules, join_halves
 from cprjob_serving.hashes import U64
 from cprjob_serving.keyed_rows import KeyedRows, head_of
 
-_SLOTS_AT_ONCE = 16 * PAGE_SLOTS
+_PAGES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,14 @@ class LiveTable:
 
     def rows(self, local: LocalRows) -> Iterator[KeyedRows]:
         """Yield the live rows on a shard, some pages at a time."""
-        segment = local.arena.segments[int(local.placement.band_of[self.place])]
-        for first in range(0, len(segment), _SLOTS_AT_ONCE):
-            entries = Entries.of(segment.state[first : first + _SLOTS_AT_ONCE], None)
+        (band,) = (each for each in local.dynamic if self.place in each.tables)
+        segment, pages = local.arena.segments[band.band], band.pages.slots_in(band.place_of(self.place))
+        for first in range(0, len(pages), _PAGES_AT_ONCE):
+            slots = pages[first : first + _PAGES_AT_ONCE].ravel()
+            entries = Entries.of(segment.state[slots], None)
             keys = join_halves(entries.low, entries.high)
-            slots = live_slots(keys, entries.steps, self.oldest)
-            yield KeyedRows(keys[slots], segment.read(first + slots))
+            live = live_slots(keys, entries.steps, self.oldest)
+            yield KeyedRows(keys[live], segment.read(slots[live]))
 
 
 def live_slots(keys: U64, steps: NDArray[np.uint32], oldest: int) -> Ints:

@@ -41,8 +41,8 @@ def fill(local: LocalRows, table: int, source: TableSource) -> Filled:
     """
     if source.keys is None:
         return Filled(sum(_fill_static(local, table, source, *chunk) for chunk in _chunks(source.weight)))
-    (of_keys,) = (each for each in local.dynamic if each.table == table)
-    return _fill_dynamic(local, of_keys, source, source.keys)
+    (band,) = (each for each in local.dynamic if table in each.tables)
+    return _fill_dynamic(local, band, band.place_of(table), source, source.keys)
 
 
 def _fill_static(local: LocalRows, table: int, source: TableSource, first: int, last: int) -> int:
@@ -58,11 +58,11 @@ def _fill_static(local: LocalRows, table: int, source: TableSource, first: int, 
     return len(here)
 
 
-def _fill_dynamic(local: LocalRows, table: DynamicRows, source: TableSource, keys: RowKeys) -> Filled:
-    segment = local.arena.segments[table.band]
-    found = keys.within(local.placement.pages(table.band, local.index))
+def _fill_dynamic(local: LocalRows, band: DynamicRows, table: int, source: TableSource, keys: RowKeys) -> Filled:
+    segment = local.arena.segments[band.band]
+    found = keys.within(band.pages, table)
     steps = np.full(len(found.keys), _FIRST_STEP, np.uint32)
-    slots = table.insert(found.keys, steps, found.counts, _FIRST_STEP)
+    slots = band.insert(table, found.keys, steps, found.counts, _FIRST_STEP)
     taken = found.select(np.flatnonzero(slots >= 0))
     slots = slots[slots >= 0]
     for first, last in _chunks(source.weight):

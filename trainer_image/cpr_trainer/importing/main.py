@@ -28,7 +28,7 @@ from cpr_contract.manifests import (
     probe_prefix,
     step_folder,
 )
-from cpr_contract.model import TableSpec
+from cpr_contract.model import PAGE_SLOTS, TableSpec
 from cpr_contract.requests import Imported, ImportedTable, ImportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
@@ -37,7 +37,7 @@ from cpr_trainer.checkpoint.format.documents import exists
 from cpr_trainer.checkpoint.format.keys import part_name
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.dynamic.pages import Pages
+from cpr_trainer.embedding.dynamic.pages import capacity_of
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.importing.filling import DIVERGED, Filled, fill
 from cpr_trainer.importing.matching import Found, Matches, TableSource, match
@@ -116,7 +116,7 @@ def _owner(job: JobSpec, matches: Matches, name: str) -> JobSpec:
         tables.append(table if each.keys is not None else replace(table, rows=each.weight.shape[0]))
     model = replace(job.model, tables=tuple(tables))
     for table, band in zip(model.tables, model.bands, strict=True):
-        units[band] += table.rows if table.dynamic is None else Pages.of(table.rows).total
+        units[band] += table.rows if table.dynamic is None else capacity_of(table.rows) // PAGE_SLOTS
     return replace(job, job_uid=f"import-{name}", model=model, shards=min(job.shards, max(units.values())))
 
 

@@ -27,7 +27,6 @@ IDENTITIES = "_hash_zch_identities"
 _EMPTY = -1
 _TEXTS = "Save it as int64; for texts, save the XXH64 of each with the seed {} as uint64, under the name {}.keys."
 _INTEGERS = {torch.int64, torch.int32, torch.uint64}
-_HALF = np.uint64(32)
 _ROWS_AT_ONCE = 1 << 20
 
 
@@ -85,14 +84,13 @@ class RowKeys:
         name = None if self.stored is None else self.stored.name
         return (None, name) if self.are_keys else (name, None)
 
-    def within(self, pages: Pages) -> RowEntries:
-        """Return the entries of some pages. Raises SourceError if two rows have one id, or a count is negative."""
-        whole = Pages(pages.total, 0, pages.total)
+    def within(self, pages: Pages, table: int) -> RowEntries:
+        """Return the entries of a table of a band in some pages.
+
+        Raises SourceError if two rows have one id, or a count is negative.
+        """
         parts = [RowEntries(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.uint32))]
-        for found in self._chunks():
-            order = np.argsort(found.keys)
-            page = (whole.positions(found.keys[order]) >> _HALF).astype(np.int64)
-            parts.append(found.select(np.sort(order[(pages.first <= page) & (page < pages.last)])))
+        parts += [each.select(np.flatnonzero(pages.hold(table, each.keys))) for each in self._chunks()]
         entries = RowEntries(
             np.concatenate([part.rows for part in parts]),
             np.concatenate([part.keys for part in parts]),

@@ -281,8 +281,11 @@ def saved_model(model: ModelSpec, seed: int, parameters: tuple[SavedTensor, ...]
             table.id_scheme,
             precision=table.precision,
             counted=table.dynamic is not None and table.dynamic.min_steps > 1,
+            band=None if table.dynamic is None else band,
         )
-        for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
+        for table, dim, optimizer, band in zip(
+            model.tables, model.table_dims, model.table_optimizers, model.bands, strict=True
+        )
     )
     return SavedModel(seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Protocol, assert_never
 
@@ -17,9 +17,10 @@ from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.dynamic.pages import BandKeys
 from cpr_trainer.embedding.dynamic.rows import dynamic_rows
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.exchange.encoding import Encoding, FrameRows, RowNames
+from cpr_trainer.exchange.encoding import Encoding, RowNames
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.runtime import Trace
 from cpr_trainer.shard.state import Admission, Progress, admit_push, after_push, order_of
@@ -34,6 +35,19 @@ def answer_for(theirs: int, ours: int | None) -> Operation:
     if ours is None or theirs > ours:
         return Operation.NOT_READY
     return Operation.STALE if theirs < ours else Operation.PONG
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedRows:
+    """The rows that a frame names. numbers, slots: int64 [m], of static tables. keys: of each band of dynamic tables.
+
+    values: float32 [v], those of a push, band after band.
+    """
+
+    numbers: Ints
+    slots: Ints
+    keys: tuple[BandKeys, ...]
+    values: Floats
 
 
 class Client(Protocol):
@@ -87,7 +101,7 @@ class Service:
         self.metrics = metrics
         self.push_waits = False
         self._job = job
-        self._names = RowNames.of(job)
+        self._names = RowNames.of(job, placement)
         self._placement = placement
         self._index = index
         self._clients: list[Client] = []
@@ -96,8 +110,8 @@ class Service:
     def start(self, progress: Progress) -> None:
         """Serve from here on, and notify all clients. A save, parity or an earlier process has written the rows."""
         self.progress = progress
-        for table in self.dynamic:
-            table.reload()
+        for band in self.dynamic:
+            band.reload()
         self.on_serving()
         for client in self._clients:
             client.send(self.answer(client.rank, progress.generation))
@@ -243,10 +257,10 @@ class Service:
         return progress.replay_barrier.open
 
     def _look_up(self, client: Client, frame: Frame) -> None:
-        rows, slots, _ = self._rows(frame)
-        found = [*self.arena.read(slots)]
-        for table, keys in zip(self.dynamic, rows.keys, strict=True):
-            found[table.band] = table.read(keys, frame.header.step)
+        rows = self._rows(frame)
+        found = [*self.arena.read(rows.slots)]
+        for band, keys in zip(self.dynamic, rows.keys, strict=True):
+            found[band.band] = band.read(keys, frame.header.step)
         vectors = [self.encoding.pack_values(each) for each in found]
         self.trace.lap("look up")
         header = frame.header
@@ -303,12 +317,12 @@ class Service:
         if not progress.replayed and progress.replay_barrier.replays(header.rank, header.step):
             progress.replay_began = monotonic()
         if header.count:
-            rows, slots, values = self._rows(frame)
-            gradients = self.arena.split(slots, values)
-            self.before_change(slots)
-            if not self.arena.apply(slots, rows.numbers, gradients, header.step, header.pack(), rank=header.rank):
+            rows = self._rows(frame)
+            gradients = self.arena.split(rows.slots, rows.values)
+            self.before_change(rows.slots)
+            if not self.arena.apply(rows.slots, rows.numbers, gradients, header.step, header.pack(), rank=header.rank):
                 return False
-            self.on_change(slots)
+            self.on_change(rows.slots)
         self._account(progress, header)
         self.metrics.rows_changed.inc(header.count)
         return True
@@ -351,29 +365,29 @@ class Service:
         """The payload of a push of all rows."""
         return self._names.most_bytes(len(self.arena)) + self.arena.values * self.encoding.dtype.itemsize
 
-    def _rows(self, frame: Frame) -> tuple[FrameRows, Ints, Floats]:
-        """Return the rows that a frame names, the slots of the static ones, and the values of a push, [v].
+    def _rows(self, frame: Frame) -> NamedRows:
+        """Return the rows that a frame names.
 
         Raises FrameError unless all are of this shard, in the order of the frame, and the payload has their size.
         """
         header = frame.header
         rows, rest = self._names.unpack(frame.payload, header.count)
-        values = 0
         try:
             slots = self._placement.slots_on(self._index, rows.numbers)
-            for table, keys in zip(self.dynamic, rows.keys, strict=True):
-                values += table.values_of(keys)
+            keys = tuple(band.pages.locate(*each) for band, each in zip(self.dynamic, rows.keys, strict=True))
         except ValueError as error:
             raise FrameError(str(error)) from error
         # With one dim, the count determines the size, and the order does not matter.
         if len(self.arena.segments) > 1 and not (slots[1:] > slots[:-1]).all():
             raise FrameError("rows of several dims are not in the order of their places")
-        values += self.arena.values_in(slots)
-        pushed = values if header.operation is Operation.PUSH else 0
+        pushed = 0
+        if header.operation is Operation.PUSH:
+            of_keys = (len(each) * band.dim for band, each in zip(self.dynamic, keys, strict=True))
+            pushed = self.arena.values_in(slots) + sum(of_keys)
         if len(rest) != pushed * self.encoding.dtype.itemsize:
             size_bytes = header.payload_bytes
             raise FrameError(f"{size_bytes} bytes are no {header.operation.name} of {header.count} rows")
-        return rows, slots, self.encoding.unpack_values(rest)
+        return NamedRows(rows.numbers, slots, keys, self.encoding.unpack_values(rest))
 
     def _header(
         self, operation: Operation, rank: int, ticket: int = 0, *, count: int = 0, size_bytes: int = 0

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cpr_contract import CONTRACT_VERSION
+from cpr_contract.model import PAGE_SLOTS
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TableCounts
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write.save import SaveMetrics
 from cpr_trainer.embedding.dynamic.rows import DynamicRows
 from cpr_trainer.shard.state import Progress
@@ -80,10 +83,10 @@ class TableCounter:
     A job ends right after its last save, and the last report has the rows of the model.
     """
 
-    def __init__(self, job: JobSpec, tables: Sequence[DynamicRows]) -> None:
-        self._names = [job.model.tables[each.table].name for each in tables]
-        self._tables = tables
-        self._rows: list[tuple[int, int]] | None = None
+    def __init__(self, job: JobSpec, bands: Sequence[DynamicRows]) -> None:
+        self._names = {table: job.model.tables[table].name for table in job.model.dynamic_tables}
+        self._bands = bands
+        self._rows: list[tuple[Ints, Ints]] | None = None
         self._save: SaveRef | None = None
         self._due_s = 0.0
 
@@ -94,22 +97,17 @@ class TableCounter:
             return ()
         if self._rows is None or save != self._save or now >= self._due_s:
             step = max(progress.applied)
-            self._rows = [(each.entries.occupancy(step), each.entries.waiting(step)) for each in self._tables]
+            self._rows = [(each.entries.occupancy(step), each.entries.waiting(step)) for each in self._bands]
             self._save, self._due_s = save, now + COUNT_S
-        return tuple(
-            TableCounts(
-                name,
-                table.entries.pages.slots,
-                entries,
-                waiting,
-                table.counted.admitted,
-                table.counted.evicted,
-                table.counted.expired,
-                table.counted.dropped,
-                table.counted.full,
-            )
-            for name, table, (entries, waiting) in zip(self._names, self._tables, self._rows, strict=True)
-        )
+        found = dict[int, TableCounts]()
+        for band, (entries, waiting) in zip(self._bands, self._rows, strict=True):
+            slots = PAGE_SLOTS * np.bincount(band.pages.tables, minlength=len(band.tables))
+            counted = band.counted
+            effects = counted.admitted, counted.evicted, counted.expired, counted.dropped, counted.full
+            counts = np.stack((slots, entries, waiting, *effects), axis=1).tolist()
+            for table, each in zip(band.tables.tolist(), counts, strict=True):
+                found[table] = TableCounts(self._names[table], *each)
+        return tuple(found[table] for table in self._names)
 
 
 class TableCollector(Collector):

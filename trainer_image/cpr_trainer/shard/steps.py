@@ -15,11 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
-import numpy as np
-
 from cpr_contract.spec import JobSpec, steps_in
 from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.merged_rows import BandRows, Contribution, merge, plan_changes
+from cpr_trainer.embedding.merged_rows import BandRows, Contribution, KeyedRows, merge, plan_changes
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.shard.service import Client, Service
@@ -164,18 +162,20 @@ class StepService(Service):
         return self._merged[1]
 
     def _contribution(self, frame: Frame) -> Contribution:
-        rows, slots, values = self._rows(frame)
-        if not (slots[1:] > slots[:-1]).all():
+        rows = self._rows(frame)
+        if not (rows.slots[1:] > rows.slots[:-1]).all():
             raise FrameError("rows are not in the order of their places")
-        tables = {table.band: keys for table, keys in zip(self.dynamic, rows.keys, strict=True)}
-        found, first = list[BandRows](), 0
-        edges = self.arena.bounds(slots)
+        keys = {band.band: each for band, each in zip(self.dynamic, rows.keys, strict=True)}
+        found, first, edges = list[BandRows | KeyedRows](), 0, self.arena.bounds(rows.slots)
         for band, dim in enumerate(self._job.model.band_dims):
             mine = slice(edges[band], edges[band + 1])
-            keys = tables.get(band)
-            at, numbers = (slots[mine], rows.numbers[mine]) if keys is None else (keys, keys.view(np.int64))
-            last = first + len(at) * dim
-            found.append(BandRows(at, numbers, values[first:last].reshape(-1, dim)))
+            last = first + dim * (len(keys[band]) if band in keys else mine.stop - mine.start)
+            gradients = rows.values[first:last].reshape(-1, dim)
+            found.append(
+                KeyedRows(keys[band], gradients)
+                if band in keys
+                else BandRows(rows.slots[mine], rows.numbers[mine], gradients)
+            )
             first = last
         return tuple(found)
 

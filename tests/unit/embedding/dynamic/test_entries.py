@@ -13,8 +13,8 @@ from cpr_contract.model import PAGE_SLOTS, EvictionScore
 from cpr_trainer.embedding.dynamic.entries import MAX_COUNT, Rules
 from cpr_trainer.embedding.dynamic.pages import Pages
 from cpr_trainer.embedding.dynamic.rehash import slots_in
-from cpr_trainer.embedding.dynamic.table import DynamicTable
-from support.dynamic_steps import PAGES, empty_entries, universe
+from cpr_trainer.embedding.dynamic.table import DynamicTables
+from support.dynamic_steps import PAGES, empty_entries, keys_of_first, universe
 from support.reference_table import Entry, Outcome, ReferenceTable
 
 
@@ -28,11 +28,11 @@ def test_count_is_halved_at_each_multiple(count: int, last: int, later: int, eve
 
 
 def test_count_stays_at_its_largest() -> None:
-    table = DynamicTable(Pages.of(1), Rules(), empty_entries(Pages.of(1), Rules()))
+    table = DynamicTables(Pages.of(1), Rules(), empty_entries(Pages.of(1), Rules()))
     key = np.array([5], np.uint64)
-    table.commit(table.plan(1, [key]))
+    table.commit(table.plan(1, keys_of_first(table, key)))
     table.entries.counts[:] = MAX_COUNT
-    assert table.plan(2, [key]).counts.tolist() == [MAX_COUNT]
+    assert table.plan(2, keys_of_first(table, key)).counts.tolist() == [MAX_COUNT]
 
 
 @pytest.mark.parametrize("rule", [{"ttl_steps": -1}, {"halving_steps": -1}, {"min_steps": 0}, {"min_steps": 256}])
@@ -55,10 +55,9 @@ def test_entries_enter_other_pages_by_falling_score(seed: int, score: EvictionSc
             reference.entries[slot] = each
     found = dict[int, int]()
     for shard in range(shards):
-        pages = Pages.of((PAGES - 1) * PAGE_SLOTS, shards, shard)
-        page = np.array([int(key) * pages.total >> 64 for key in keys.tolist()])
-        mine = (pages.first <= page) & (page < pages.last)
-        slots = slots_in(pages, keys[mine], steps[mine], counts[mine], rules=rules, step=9)
+        pages = Pages.of((PAGES - 1) * PAGE_SLOTS, shards=shards, shard=shard)
+        mine = pages.hold(0, keys)
+        slots = slots_in(pages, 0, keys[mine], steps[mine], counts[mine], rules=rules, step=9)
         slots[slots >= 0] += pages.first * PAGE_SLOTS
         found.update(zip(keys[mine].tolist(), slots.tolist(), strict=True))
     assert {slot: key for key, slot in found.items() if slot >= 0} == {

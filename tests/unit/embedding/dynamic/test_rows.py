@@ -9,7 +9,7 @@ import pytest
 
 from cpr_contract.model import DynamicSpec, FirstValue
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.merged_rows import BandRows, plan_changes
+from cpr_trainer.embedding.merged_rows import BandRows, KeyedRows, plan_changes
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import initial_rows
 from cprjob_serving.hashes import U64
@@ -28,18 +28,19 @@ def local_rows(**rules: object) -> LocalRows:
 def push(local: LocalRows, step: int, keys: U64) -> None:
     """A step that adds 1 / 8 to each value, and nothing to other tables."""
     nothing = np.empty(0, np.int64)
-    bands = [
-        BandRows(nothing.view(np.uint64), nothing, np.empty((0, segment.dim), np.float32))
+    bands: list[BandRows | KeyedRows] = [
+        BandRows(nothing, nothing, np.empty((0, segment.dim), np.float32))
         for segment in local.arena.segments
         if segment.dim
     ]
-    bands[BAND] = BandRows(keys, keys.view(np.int64), np.full((len(keys), 3), -1 / 8, np.float32))
+    bands[BAND] = KeyedRows(local.dynamic[0].keys_in(0, keys), np.full((len(keys), 3), -1 / 8, np.float32))
     changes = plan_changes(tuple(bands), local.dynamic, step)
     assert local.arena.apply(changes.slots, changes.numbers, changes.gradients, step, planned=changes.planned)
 
 
 def read(local: LocalRows, step: int, keys: U64) -> list[list[float]]:
-    return np.asarray(local.dynamic[0].read(keys, step)).tolist()  # type: ignore[no-any-return]
+    band = local.dynamic[0]
+    return np.asarray(band.read(band.keys_in(0, keys), step)).tolist()  # type: ignore[no-any-return]
 
 
 KEYS = np.array([3, 2**63 + 5], np.uint64)

@@ -13,7 +13,7 @@ from cpr_contract.manifests import DenseManifest, SavedModel, SavedTable, SavedT
 from cpr_contract.model import ModelSpec, TableSpec
 from cpr_contract.spec import ByNameSpec, Resized, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
-from cpr_trainer.embedding.dynamic.pages import Pages
+from cpr_trainer.embedding.dynamic.pages import capacity_of
 from cprjob_serving.vocabulary import Vocabulary
 
 _FIELD = "spec.restoreFrom"
@@ -210,7 +210,7 @@ def _source(model: ModelSpec, place: int, there: int, saved: SavedTable, resized
         )
     if keyed:
         return Source(there, saved.rows, inserted=True)
-    if saved.rows == table.rows or (is_dynamic and Pages.of(saved.rows) == Pages.of(table.rows)):
+    if saved.rows == table.rows or (is_dynamic and capacity_of(saved.rows) == capacity_of(table.rows)):
         return Source(there, saved.rows)
     refusal = _refusal_of_pages(saved, resized) if is_dynamic else _refusal_of_rows(table, saved, resized)
     if refusal:

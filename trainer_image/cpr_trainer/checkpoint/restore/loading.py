@@ -81,8 +81,8 @@ def load_shard(store: Store, candidate: Candidate, local: LocalRows) -> Restored
     below = found[0][0].row_updates if chain else RowUpdates()
     updates = _with_priority(below, "" if ref is None else ref.key, on_top, whole=not damaged)
     if candidate.kind in {"RestoreFrom", "Seed"}:
-        for table in local.dynamic if found else ():
-            table.start_over(found[0][0].step)
+        for band in local.dynamic if found else ():
+            band.start_over(found[0][0].step)
         return RestoredShard(0, 0, (), (), ref, chain, replayed, damaged, updates)
     m = found[0][0]
     lost = m.lost if candidate.kind == "Save" else ()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.manifests import SavedTable
-from cpr_contract.model import PAGE_SLOTS, state_width
+from cpr_contract.model import state_width
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.documents import Found
 from cpr_trainer.checkpoint.format.records import read_values
@@ -23,7 +23,7 @@ from cpr_trainer.checkpoint.restore.by_name import TableMapping
 from cpr_trainer.checkpoint.restore.saved_tables import SavedPart, SavedRows, SavedTables
 from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries
-from cpr_trainer.embedding.dynamic.pages import U32, Pages
+from cpr_trainer.embedding.dynamic.pages import U32
 from cpr_trainer.embedding.dynamic.rows import DynamicRows
 from cpr_trainer.embedding.segments import Segment
 from cpr_trainer.store import Store, in_parallel
@@ -69,40 +69,40 @@ def entry_targets(
     manifest = chains[0][-1][0]
     step = max(manifest.step, 1)  # at step 0 there is no entry
     targets, gathered = list[EntryTarget](), list[_Gathered]()
-    for table in local.dynamic:
-        source = mapping.sources[table.table]
+    for band, place in ((each, place) for each in local.dynamic for place in range(len(each.tables))):
+        source = mapping.sources[band.tables[place]]
         if source is None:
             continue
-        there, pages = mapping.tables[source.table], local.placement.pages(table.band, local.index)
+        there = mapping.tables[source.table]
         if source.inserted:
-            contents = _contents(store, manifest.job_uid, there, table, step)
+            contents = _contents(store, manifest.job_uid, there, partial(band.keys_of, place), step)
             seen = np.zeros(saved.alone.rows_per_table[source.table], np.bool_)
-            gathered.append(_Gathered(table, source.table, pages, contents, seen))
+            gathered.append(_Gathered(band, place, source.table, contents, seen))
         else:
-            slots_of = partial(_same_slots, first=pages.first * PAGE_SLOTS, count=pages.slots)
+            slots_of = partial(band.pages.slots_of, place)
             width = state_width(there.optimizer, there.dim) + ENTRY_COLUMNS
-            targets.append(EntryTarget(source.table, local.arena.segments[table.band], width, slots_of))
+            targets.append(EntryTarget(source.table, local.arena.segments[band.band], width, slots_of))
     _gather(store, saved, chains, gathered)
     for each in gathered:
         numbers, slots = each.insert(step)
         there = mapping.tables[each.source]
         width = state_width(there.optimizer, there.dim)
         slots_of = partial(_inserted_slots, numbers=numbers, slots=slots)
-        targets.append(EntryTarget(each.source, local.arena.segments[each.table.band], width, slots_of))
+        targets.append(EntryTarget(each.source, local.arena.segments[each.band.band], width, slots_of))
     return targets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gathered:
-    """The entries of a table that are found for `pages`, those of this shard.
+    """The entries that are found for a table of a band, in the pages of this shard.
 
     seen: bool [rows of the source], the rows that a newer save has. found: arrays of the numbers, keys, steps
     and counts of entries.
     """
 
-    table: DynamicRows
+    band: DynamicRows
+    table: int
     source: int
-    pages: Pages
     contents: _Contents
     seen: NDArray[np.bool_]
     found: list[tuple[Ints, U64, U32, U32]] = field(default_factory=list)
@@ -114,10 +114,7 @@ class _Gathered:
         rows = saved.rows[mine]
         self.seen[rows] = True
         keys, steps, counts = self.contents(rows, saved.state[mine])
-        order = np.argsort(keys)
-        pages = Pages(self.pages.total, 0, self.pages.total).positions(keys[order]) >> np.uint64(32)
-        here = order[(self.pages.first <= pages) & (pages < self.pages.last)]
-        here = here[steps[here] > 0]
+        here = np.flatnonzero(self.band.pages.hold(self.table, keys) & (steps > 0))
         self.found.append((rows[here], keys[here], steps[here], counts[here]))
 
     def insert(self, step: int) -> tuple[Ints, Ints]:
@@ -125,7 +122,7 @@ class _Gathered:
         none = np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32)
         numbers, keys, steps, counts = map(np.concatenate, zip(none, *self.found, strict=True))
         order = np.argsort(numbers)
-        slots = self.table.insert(keys[order], steps[order], counts[order], step)
+        slots = self.band.insert(self.table, keys[order], steps[order], counts[order], step)
         return numbers[order][slots >= 0], slots[slots >= 0]
 
 
@@ -143,17 +140,17 @@ def _gather(store: Store, saved: SavedTables, chains: Sequence[Chain], gathered:
             in_parallel(find, saved.parts(save, sources))  # parts of one save have different rows
 
 
-def _contents(store: Store, job_uid: str, there: SavedTable, table: DynamicRows, step: int) -> _Contents:
-    """Return the contents of rows of an anchor's table as entries of `table`. job_uid: of the anchor's job.
+def _contents(store: Store, job_uid: str, there: SavedTable, keys_of: Callable[[Cells], U64], step: int) -> _Contents:
+    """Return the contents of rows of an anchor's table as entries of another. job_uid: of the anchor's job.
 
     Rows of tables that are not dynamic count as pushed in `step` alone.
     """
     if there.is_dynamic:
         return _entries_in
     if there.ids == "Vocabulary":
-        keys = table.keys_of(read_values(store, job_uid, there.vocabulary).values)
+        keys = keys_of(read_values(store, job_uid, there.vocabulary).values)
         return lambda rows, _: _entries_of_values(keys, rows, step)
-    return lambda rows, _: _once(table.keys_of(_decimals(rows)), step)
+    return lambda rows, _: _once(keys_of(_decimals(rows)), step)
 
 
 def _entries_in(rows: Ints, state: Floats) -> tuple[U64, U32, U32]:
@@ -178,11 +175,6 @@ def _decimals(numbers: Ints) -> Cells:
     texts = numbers.astype(f"S{_DIGITS}")
     data = np.concatenate((texts.view(np.uint8), np.zeros(WORD_BYTES, np.uint8)))
     return Cells(data, np.arange(len(numbers)) * _DIGITS, np.char.str_len(texts).astype(np.int64))
-
-
-def _same_slots(rows: Ints, first: int, count: int) -> Ints:
-    slots = rows - first
-    return np.where((slots >= 0) & (slots < count), slots, -1)
 
 
 def _inserted_slots(rows: Ints, numbers: Ints, slots: Ints) -> Ints:

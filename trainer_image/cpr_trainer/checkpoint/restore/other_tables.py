@@ -27,7 +27,7 @@ def take_first_values(local: LocalRows, source: TableMapping | int | None) -> No
     with the same first values in both jobs stay as they are, and so do rows that start fresh. Dynamic tables are left
     out: keys without an entry have the first values of this job.
     """
-    own, dynamic = local.seeding, {each.table for each in local.dynamic}
+    own, dynamic = local.seeding, _dynamic_tables(local)
     match source:
         case None:
             return
@@ -69,6 +69,10 @@ def take_first_values(local: LocalRows, source: TableMapping | int | None) -> No
         arena.epochs.of[slots] = 1
 
 
+def _dynamic_tables(local: LocalRows) -> set[int]:
+    return {table for band in local.dynamic for table in band.tables.tolist()}
+
+
 def load_other_tables(store: Store, mapping: TableMapping, local: LocalRows, found: tuple[Found, ...]) -> None:
     """Load the rows of the mapped tables from the saves of all shards of an anchor, as changes.
 
@@ -92,7 +96,7 @@ def _targets(mapping: TableMapping, local: LocalRows) -> list[Ints]:
     and the end of the places.
     """
     goals: list[list[tuple[int, int, int]]] = [[] for _ in mapping.tables]
-    rows, dynamic = local.placement.rows_per_table, {each.table for each in local.dynamic}
+    rows, dynamic = local.placement.rows_per_table, _dynamic_tables(local)
     for table, source in enumerate(mapping.sources):
         if source is not None and table not in dynamic:
             shifts = range(0, rows[table], source.rows) if source.repeated else (0,)

@@ -21,7 +21,7 @@ from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_o
 from cpr_trainer.checkpoint.format.parts import Shape
 from cpr_trainer.checkpoint.format.quantise import ValueBits, decode_rows, record_bytes, value_bits
 from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS
-from cpr_trainer.embedding.dynamic.pages import Pages
+from cpr_trainer.embedding.dynamic.pages import capacity_of
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.store import Store
 
@@ -72,10 +72,10 @@ class SavedTables:
     @classmethod
     def of(cls, tables: Sequence[SavedTable], found: Sequence[Found]) -> Self:
         """Return the tables of an anchor with these saves. Raises DamagedError if they are not of all its shards."""
-        kinds = [(each.dim, each.precision, each.name if each.is_dynamic else None) for each in tables]
+        kinds = [(each.dim, each.precision, each.band) for each in tables]
         distinct = tuple(dict.fromkeys(kinds))
         of_table = [*map(distinct.index, kinds)]
-        rows = [Pages.of(each.rows).slots if each.is_dynamic else each.rows for each in tables]
+        rows = [capacity_of(each.rows) if each.is_dynamic else each.rows for each in tables]
         dynamic = [place for place, each in enumerate(tables) if each.is_dynamic]
         counted = [place for place in dynamic if tables[place].counted]
         there = Placement(rows, len(found), of_table, dynamic=dynamic, counted=counted)
@@ -84,10 +84,10 @@ class SavedTables:
                 raise DamagedError(ref.key, f"holds places {manifest.spans}, not {there.spans(index)}")
         alone = Placement(rows, 1, of_table, dynamic=dynamic, counted=counted)
         bands = []
-        for number, (dim, precision, name) in enumerate(distinct):
+        for number, (dim, precision, dynamic_band) in enumerate(distinct):
             members = frozenset(place for place, band in enumerate(of_table) if band == number)
             width = max(state_width(tables[place].optimizer, dim) for place in members)
-            entry = 0 if name is None else ENTRY_COLUMNS
+            entry = 0 if dynamic_band is None else ENTRY_COLUMNS
             bands.append(SavedBand(alone.spans(0)[number], members, dim, precision, width + entry))
         return cls(alone, tuple(bands))
 

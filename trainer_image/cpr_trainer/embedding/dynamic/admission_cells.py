@@ -2,7 +2,7 @@
 
 A cell is two columns of 32 bits: the step of the last count; and its mark, which is a fingerprint of 24 bits above a
 count of 8. A page has as many cells as slots, in groups of 16. A key's group and its fingerprint are the 32 bits of its
-place in the page (`Pages.positions`), so ascending keys are in the order of groups and fingerprints. A step counts
+place in the page (`BandKeys.positions`), so ascending keys of a page are in the order of both. A step counts
 once, however many trainers push the key. A key without a cell takes an empty one of its group, or else the one that was
 counted longest ago, but none that this step counted. Two keys of one fingerprint share a cell.
 """
@@ -15,14 +15,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.model import PAGE_SLOTS
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.dynamic.entries import Entries, Rules
-from cpr_trainer.embedding.dynamic.pages import U32, Pages, first_of_runs
+from cpr_trainer.embedding.dynamic.pages import U32, first_of_runs
 from cprjob_serving.hashes import U64
 
 GROUP_CELLS = 16
-_PAGE_GROUPS = PAGE_SLOTS // GROUP_CELLS
 _FINGERPRINT_BITS = np.uint64(24)
 _FINGERPRINTS = np.uint64(2**24 - 1)
 _FINGERPRINT_AT = np.uint32(8)
@@ -59,22 +57,22 @@ class Count:
         return self.cells[changed], columns[changed]
 
 
-def count_keys(entries: Entries, pages: Pages, positions: U64, rules: Rules, step: int) -> Count:
-    """Count keys that have no slot. positions: uint64 [k], ascending, of different keys."""
+def count_keys(entries: Entries, positions: U64, rules: Rules, step: int) -> Count:
+    """Count keys that have no slot. positions: uint64 [k], of different keys; those of a page together, ascending."""
     different = first_of_runs(positions)
     places, positions = np.cumsum(different) - 1, positions[different]
     # Groups do not depend on each other, so some are counted at a time.
     starts = np.append(np.flatnonzero(first_of_runs(positions >> _FINGERPRINT_BITS)), len(positions))
     edges = [*starts[np.searchsorted(starts, np.arange(0, len(positions), _KEYS_AT_ONCE))].tolist(), len(positions)]
-    parts = [_NO_CELLS, *(_count_groups(entries, pages, positions[a:b], rules, step) for a, b in pairwise(edges))]
+    parts = [_NO_CELLS, *(_count_groups(entries, positions[a:b], rules, step) for a, b in pairwise(edges))]
     counts = np.concatenate([each[0] for each in parts])
     at, marks = np.concatenate([each[1] for each in parts]), np.concatenate([each[2] for each in parts])
     return Count(counts[places], places, at, marks)
 
 
-def _count_groups(entries: Entries, pages: Pages, positions: U64, rules: Rules, step: int) -> tuple[U32, Ints, U32]:
-    """Return the counts, cells and marks of `count_keys` for different positions, uint64 [g], ascending."""
-    buckets = (positions >> _FINGERPRINT_BITS).astype(np.int64) - pages.first * _PAGE_GROUPS
+def _count_groups(entries: Entries, positions: U64, rules: Rules, step: int) -> tuple[U32, Ints, U32]:
+    """Return the counts, cells and marks of `count_keys` for different positions, uint64 [g], in their order."""
+    buckets = (positions >> _FINGERPRINT_BITS).astype(np.int64)
     fingerprints = (positions & _FINGERPRINTS).astype(np.uint32)
 
     first = first_of_runs(buckets)

@@ -29,12 +29,12 @@ Victims = Callable[[Ints, NDArray[np.bool_]], Ints]
 class Insertions:
     """slots: int64 [m], the slot of each key in its order, -1 without. evicts: bool [m], it replaces a live entry.
 
-    full: the number of keys that met two full buckets.
+    full: bool [m], it met two full buckets.
     """
 
     slots: Ints
     evicts: NDArray[np.bool_]
-    full: int
+    full: NDArray[np.bool_]
 
 
 class Buckets:
@@ -70,7 +70,7 @@ class Buckets:
         victims: None if all live slots are pinned.
         """
         count = pairs.shape[1]
-        slots, evicts, full = np.full(count, -1, np.int64), np.zeros(count, np.bool_), 0
+        slots, evicts, full = np.full(count, -1, np.int64), *np.zeros((2, count), np.bool_)
         most = min(max(len(self._live) // 2, _SMALLEST_WINDOW), _LARGEST_WINDOW)
         taken = min(most, count)
         window = np.arange(taken)
@@ -79,7 +79,7 @@ class Buckets:
             # Slots are pinned until the end, so these keys get none whatever precedes them.
             hopeless = self._pinned.take(one) & self._pinned.take(other) == _FULL
             if hopeless.any():
-                full += int(np.count_nonzero(hopeless))
+                full[window[hopeless]] = True
                 window, one, other = window[~hopeless], one[~hopeless], other[~hopeless]
             places = np.arange(len(window))
             self._first[one] = self._first[other] = len(window)
@@ -92,7 +92,7 @@ class Buckets:
             more = min(most - len(left), count - taken)
             window = np.concatenate((left, np.arange(taken, taken + more)))
             taken += more
-        return Insertions(slots, evicts, full + int(np.count_nonzero(evicts)))
+        return Insertions(slots, evicts, full | evicts)
 
     def _insert(self, one: Ints, other: Ints, victims: Victims | None) -> tuple[Ints, NDArray[np.bool_]]:
         """Insert keys that share no bucket, int64 [r] each; return their slots, and which of them evict an entry."""

@@ -1,4 +1,4 @@
-"""A dynamic table in the arena of a shard: its entries are the last columns of its rows' state.
+"""The dynamic tables of a band in the arena of a shard: entries are the last columns of their rows' state.
 
 Cells are the state of rows without values, in a segment of their own. The arena stores both, from its redo record.
 """
@@ -13,15 +13,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.model import TableSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.bfloat16 import converted
 from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules, newest_of_keys
-from cpr_trainer.embedding.dynamic.pages import U32, Pages
+from cpr_trainer.embedding.dynamic.pages import U32, BandKeys
 from cpr_trainer.embedding.dynamic.rehash import slots_in
-from cpr_trainer.embedding.dynamic.table import Changes, DynamicTable, Update
-from cpr_trainer.embedding.placement import Placement, counted_tables
+from cpr_trainer.embedding.dynamic.table import Changes, DynamicTables, Update
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding, Segment
 from cprjob_serving.hashes import U64, Cells, hashes
 
@@ -29,31 +28,39 @@ _LOG = logging.getLogger(__name__)
 
 
 class DynamicRows:
-    """Table number `table` of a model, in some segments of an arena; `band` and `cell_band` are their numbers.
+    """The dynamic tables of a band, `tables` of a model, in some segments of an arena.
 
-    counted: the effects of all steps since the process began. A table that admits at the first push has no cells.
+    counted: the effects of all steps since the process began. Tables that admit at the first push have no cells, and
+    `cell_band` None.
     """
 
-    def __init__(  # noqa: PLR0913 -- the table, and its place in the arena
-        self,
-        table: int,
-        spec: TableSpec,
-        pages: Pages,
-        seeding: Seeding,
-        *,
-        band: int,
-        rows: Segment,
-        cell_band: int | None,
-        cells: Segment | None,
-    ) -> None:
-        assert spec.dynamic is not None, "the rules of a dynamic table"
-        self.table, self.band, self.cell_band = table, band, cell_band
-        self._name = spec.name
-        self.first_slot, self.first_cell = rows.first, 0 if cells is None else cells.first
-        self.counted = Changes()
-        self._zero, self._hash_seed = spec.dynamic.default == "Zero", spec.hash_seed
-        self._rules, self._pages, self._seeding = Rules.of(spec.dynamic), pages, seeding
-        self._rows, self._cells = rows, cells
+    def __init__(self, job: JobSpec, placement: Placement, index: int, band: int, segments: Sequence[Segment]) -> None:
+        """Take those on shard `index`. segments: all of its arena."""
+        self.tables: Ints = np.flatnonzero(placement.band_of == band)
+        specs = [job.model.tables[table] for table in self.tables.tolist()]
+        rules = specs[0].dynamic
+        assert rules is not None, "the rules of dynamic tables, which are equal in a band"
+        self.band, self.cell_band = band, placement.cell_band(band)
+        self.pages, self.counted = placement.pages(band, index), Changes.none(len(specs))
+        self._rows = segments[band]
+        self._cells = None if self.cell_band is None else segments[self.cell_band]
+        self.first_slot, self.first_cell = self._rows.first, 0 if self._cells is None else self._cells.first
+        self._names, self._hash_seeds = [spec.name for spec in specs], [spec.hash_seed for spec in specs]
+        self._rules, self._zero = Rules.of(rules), rules.default == "Zero"
+        self._seeding = Seeding.of(job.model, job.data.seed)
+
+    @property
+    def dim(self) -> int:
+        """Values of a row."""
+        return self._rows.dim
+
+    def place_of(self, table: int) -> int:
+        """Return the place in the band of a table of the model."""
+        return int(np.searchsorted(self.tables, table))
+
+    def keys_in(self, table: int, keys: U64) -> BandKeys:
+        """Return keys of one table, uint64 [k], ascending. Raises ValueError for a key of another shard."""
+        return self.pages.locate(keys, np.full(len(keys), table))
 
     def reload(self) -> None:
         """Derive everything again: the rows have changed otherwise than by a step."""
@@ -67,8 +74,10 @@ class DynamicRows:
         """
         columns, rules = self._columns(), self._rules
         live = self._live(columns.steps, step)
-        at = np.flatnonzero(live)
-        live[at] = newest_of_keys(columns.keys_at(at), columns.steps[at])
+        for table in range(len(self.tables)):
+            at = self.pages.slots_in(table).ravel()
+            at = at[live[at]]
+            live[at] = newest_of_keys(columns.keys_at(at), columns.steps[at])
         counts = np.maximum(rules.counts_at(columns.counts, np.minimum(columns.steps, step), step), 1)
         columns.counts[:] = np.where(live, counts, 0)
         columns.steps[:] = live
@@ -76,11 +85,11 @@ class DynamicRows:
         columns.cell_steps[:] = columns.cell_marks[:] = 0
         self.reload()
 
-    def keys_of(self, texts: Cells) -> U64:
-        """Return the keys of ids by their canonical bytes, uint64 [k]."""
-        return hashes(texts, "Dynamic", self._hash_seed)
+    def keys_of(self, table: int, texts: Cells) -> U64:
+        """Return the keys of ids by their canonical bytes, uint64 [k]. table: its place in the band, as below."""
+        return hashes(texts, "Dynamic", self._hash_seeds[table])
 
-    def insert(self, keys: U64, steps: U32, counts: U32, step: int) -> Ints:
+    def insert(self, table: int, keys: U64, steps: U32, counts: U32, step: int) -> Ints:
         """Store entries of a table of other pages into the empty table, as of `step`; return their slots, int64 [m].
 
         keys: uint64 [m], all of this shard. steps, counts: uint32 [m]. -1 is for an entry that has expired, one of a
@@ -89,10 +98,11 @@ class DynamicRows:
         """
         live = np.flatnonzero(self._live(steps, step))
         live = live[newest_of_keys(keys[live], steps[live])]
-        found = slots_in(self._pages, keys[live], steps[live], counts[live], rules=self._rules, step=step)
+        found = slots_in(self.pages, table, keys[live], steps[live], counts[live], rules=self._rules, step=step)
         stored = live[found >= 0]
         if dropped := len(live) - len(stored):
-            _LOG.warning("table %s drops %d of %d entries: their buckets are full", self._name, dropped, len(live))
+            name = self._names[table]
+            _LOG.warning("table %s drops %d of %d entries: their buckets are full", name, dropped, len(live))
         slots = np.full(len(keys), -1, np.int64)
         slots[live] = found
         columns, at = self._columns(), slots[stored]
@@ -102,32 +112,22 @@ class DynamicRows:
         return slots
 
     @cached_property
-    def entries(self) -> DynamicTable:
+    def entries(self) -> DynamicTables:
         """The entries. They are read when this is first used."""
-        return DynamicTable(self._pages, self._rules, self._columns())
+        return DynamicTables(self.pages, self._rules, self._columns())
 
-    def values_of(self, keys: U64) -> int:
-        """Return the number of values of the vectors of keys, uint64 [k].
-
-        Raises ValueError unless they are ascending, all different, and of this shard.
-        """
-        if not (keys[1:] > keys[:-1]).all():
-            raise ValueError("keys are not in ascending order")
-        self._pages.positions(keys[[0, -1]] if len(keys) else keys)
-        return len(keys) * self._rows.dim
-
-    def read(self, keys: U64, step: int) -> Values:
-        """Return the vectors of keys at a step, [k, D] in the type of the rows. keys: uint64 [k], ascending."""
+    def read(self, keys: BandKeys, step: int) -> Values:
+        """Return the vectors of keys at a step, [k, D] in the type of the rows."""
         slots = self.entries.find(keys, step)
         vectors = self._rows.rows.take(np.maximum(slots, 0), axis=0)
         unknown = np.flatnonzero(slots < 0)
         if len(unknown):
-            vectors[unknown] = converted(self._first_values(keys[unknown]), vectors.dtype)
+            vectors[unknown] = converted(self._first_values(keys.select(unknown)), vectors.dtype)
         return vectors
 
-    def plan(self, keys: U64, step: int) -> Update:
-        """Plan a step with the keys of all ranks, uint64 [k]."""
-        return self.entries.plan(step, [keys])
+    def plan(self, keys: BandKeys, step: int) -> Update:
+        """Plan a step with the keys of all ranks."""
+        return self.entries.plan(step, keys)
 
     def begin(self, planned: PlannedRows, rows: Values, state: Floats) -> None:
         """Give rows of new keys their first values, and all rows their entries, before the optimizer's step, in place.
@@ -137,7 +137,7 @@ class DynamicRows:
         update, places = planned.update, planned.places
         new = np.flatnonzero(update.inserted[places])
         if len(new):
-            rows[new] = converted(self._first_values(update.keys[places[new]]), rows.dtype)
+            rows[new] = converted(self._first_values(update.keys.select(places[new])), rows.dtype)
             state[new] = 0.0
         state.view(np.uint32)[:, -ENTRY_COLUMNS:] = update.entries_at(places)
 
@@ -152,40 +152,29 @@ class DynamicRows:
     def _columns(self) -> Entries:
         return Entries.of(self._rows.state, None if self._cells is None else self._cells.state)
 
-    def _first_values(self, keys: U64) -> Floats:
+    def _first_values(self, keys: BandKeys) -> Floats:
         if self._zero:
             return np.zeros((len(keys), self._rows.dim), np.float32)
-        return self._seeding.values(np.full(len(keys), self.table, np.int64), keys.view(np.int64))
+        return self._seeding.values(self.tables[keys.tables], keys.keys.view(np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedRows:
-    """The rows of a table that a step changes. places: int64 [k], those in `update.keys` of the keys of these rows."""
+    """The rows of a band that a step changes. places: int64 [k], those in `update.keys` of the keys of these rows."""
 
-    table: DynamicRows
+    band: DynamicRows
     update: Update
     places: Ints
+
+    @property
+    def tables(self) -> Ints:
+        """The table of each row, int64 [k], as an index into those of the model."""
+        return self.band.tables[self.update.keys.tables[self.places]]
 
 
 def dynamic_rows(
     job: JobSpec, placement: Placement, index: int, segments: Sequence[Segment]
 ) -> tuple[DynamicRows, ...]:
-    """Return the dynamic tables on shard `index`, in the order of their bands. segments: of its arena."""
-    model, seeding = job.model, Seeding.of(job.model, job.data.seed)
-    counted, found = counted_tables(model), []
-    for table in model.dynamic_tables:
-        band = model.bands[table]
-        cell_band = placement.table_bands + counted.index(table) if table in counted else None
-        found.append(
-            DynamicRows(
-                table,
-                model.tables[table],
-                placement.pages(band, index),
-                seeding,
-                band=band,
-                rows=segments[band],
-                cell_band=cell_band,
-                cells=None if cell_band is None else segments[cell_band],
-            )
-        )
-    return tuple(found)
+    """Return the dynamic tables on shard `index`, band after band. segments: of its arena."""
+    bands = [band for band in range(placement.table_bands) if placement.is_dynamic(band)]
+    return tuple(DynamicRows(job, placement, index, band, segments) for band in bands)

@@ -1,25 +1,26 @@
-"""A dynamic table on one shard: which slot each key has, and the merged steps that change it.
+"""The dynamic tables of a band on one shard: which slot each key has, and the merged steps that change it.
 
 Only an applied step changes anything. `plan` computes a step without a change, so that the arena first keeps the old
 contents of what changes, for a save in progress, and writes the redo record. It then stores the columns of the plan,
-and the table notes them. A step finds all of its keys and pins them before it inserts the new ones, so that it evicts
-no entry that it pushes.
+and the tables note them. A step finds all of its keys and pins them before it inserts the new ones, so that it evicts
+no entry that it pushes. Tables share no page, and so no bucket: those of a band are searched and changed together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_contract.model import PAGE_SLOTS
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.dynamic.admission_cells import Count, count_keys
 from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, MAX_COUNT, Entries, Rules, join_halves
 from cpr_trainer.embedding.dynamic.insertion import Buckets, Insertions
-from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U8, U32, Pages, first_of_runs, tags_of
+from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U8, U32, BandKeys, Pages, tags_of
 from cprjob_serving.hashes import U64
 
 #: The keys that are found together: their tags fit into the processor's cache.
@@ -28,50 +29,48 @@ _EACH_BYTE = np.uint64(0x0101010101010101)
 _NO_CONTENTS = np.empty((0, CELL_COLUMNS), np.uint32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """The effects of a step on a table on one shard, in keys.
+    """The effects of a step on the tables of a band on one shard, in keys, int64 [T] each.
 
     admitted: got a slot. evicted: lost their slot to an admitted key. expired: had expired before an admitted key took
     their slot. waiting: are not admitted yet. dropped: found only pinned slots, so their gradients are dropped. full:
     met two full buckets, and evicted an entry or were dropped.
     """
 
-    admitted: int = 0
-    evicted: int = 0
-    expired: int = 0
-    waiting: int = 0
-    dropped: int = 0
-    full: int = 0
+    admitted: Ints
+    evicted: Ints
+    expired: Ints
+    waiting: Ints
+    dropped: Ints
+    full: Ints
+
+    @classmethod
+    def none(cls, tables: int) -> Self:
+        """Return those of a step without new keys."""
+        return cls(*[np.zeros(tables, np.int64)] * len(fields(cls)))
 
     def plus(self, other: Changes) -> Changes:
         """Return the sum of both."""
-        return Changes(
-            self.admitted + other.admitted,
-            self.evicted + other.evicted,
-            self.expired + other.expired,
-            self.waiting + other.waiting,
-            self.dropped + other.dropped,
-            self.full + other.full,
-        )
+        return Changes(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """A merged step, before it changes the table.
+    """A merged step, before it changes the tables.
 
-    keys: uint64 [k], ascending, of all contributions. slots: int64 [k], those that take the gradients, all different;
-    -1: none does. counts: uint32 [k], the entries' new counts. inserted: bool [k], a new entry: its row begins with its
-    first value, and its state with zeros. evicted: uint64 [e], the keys that lose their slot. cells, contents: int64
-    [c], uint32 [c, 2], the cells that change, ascending, and their columns.
+    keys: [k], of all contributions. slots: int64 [k], those that take the gradients, all different; -1: none does.
+    counts: uint32 [k], the entries' new counts. inserted: bool [k], a new entry: its row begins with its first value,
+    and its state with zeros. evicted: int64 [e], the slots that lose their key. cells, contents: int64 [c], uint32
+    [c, 2], the cells that change, ascending, and their columns.
     """
 
     step: int
-    keys: U64
+    keys: BandKeys
     slots: Ints
     counts: U32
     inserted: NDArray[np.bool_]
-    evicted: U64
+    evicted: Ints
     cells: Ints
     contents: U32
     changes: Changes
@@ -84,79 +83,86 @@ class Update:
 
     def entries_at(self, places: Ints) -> U32:
         """Return the columns of the entries of some of `keys`, uint32 [c, 4]; places: int64 [c]."""
-        keys = self.keys[places]
+        keys = self.keys.keys[places]
         halves = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
         return np.stack((*halves, np.full(len(places), self.step, np.uint32), self.counts[places]), axis=1)
 
 
-class DynamicTable:
-    """The entries of a table in some pages. One thread uses it.
+class DynamicTables:
+    """The entries of the tables of a band in some pages. One thread uses it.
 
     It derives a byte from each key, its tag, so that a search reads the 64 bytes of two buckets. Tags are not saved.
     """
 
     def __init__(self, pages: Pages, rules: Rules, entries: Entries) -> None:
         assert len(entries.low) == pages.slots, "a slot in each column"
-        assert len(entries.cell_marks) == (pages.slots if rules.min_steps > 1 else 0), "cells for a table that counts"
+        assert len(entries.cell_marks) == (pages.slots if rules.min_steps > 1 else 0), "cells for tables that count"
         self.pages, self.rules, self.entries = pages, rules, entries
+        self._no_changes = Changes.none(len(pages.order.counts))
         self._buckets = Buckets(pages.slots // BUCKET_SLOTS)
         tags = np.where(entries.counts > 0, tags_of(join_halves(entries.low, entries.high)), 0)
         self._tags: U8 = tags.astype(np.uint8).reshape(-1, BUCKET_SLOTS)
+        #: The last lookup since a step: its keys and step, and their buckets and slots.
+        self._found: tuple[BandKeys, int, Ints, Ints] | None = None
 
-    def find(self, keys: U64, step: int) -> Ints:
-        """Return the slot of each key at a step, int64 [k]; -1 for an unknown or expired one. Nothing changes.
-
-        keys: uint64 [k], ascending. Raises ValueError for a key of another shard.
-        """
-        return self._find(keys, self.pages.buckets(keys, self.pages.positions(keys)), step)
-
-    def plan(self, step: int, contributions: Sequence[U64]) -> Update:
-        """Compute the step `step` (from 1) with the keys of each rank, uint64 [k_r] each, in any order.
-
-        Raises ValueError for a key of another shard.
-        """
-        keys = np.concatenate([np.empty(0, np.uint64), *contributions])
-        keys.sort()  # numpy's `unique` finds different integers by a hash table, in ten times the time
-        keys = keys[first_of_runs(keys)]
-        positions = self.pages.positions(keys)
-        buckets = self.pages.buckets(keys, positions)
+    def find(self, keys: BandKeys, step: int) -> Ints:
+        """Return the slot of each key at a step, int64 [k]; -1 for an unknown or expired one. Nothing changes."""
+        buckets = keys.buckets()
         slots = self._find(keys, buckets, step)
-        unknown = np.flatnonzero(slots < 0)
-        counts = np.ones(len(keys), np.uint32)
+        self._found = keys, step, buckets, slots
+        return slots
+
+    def plan(self, step: int, keys: BandKeys) -> Update:
+        """Compute the step `step` (from 1) with the keys of all ranks."""
+        known_before = self._found_before(keys, step)
+        buckets = keys.buckets() if known_before is None else known_before[0]
+        slots = self._find(keys, buckets, step) if known_before is None else known_before[1]
         found = slots >= 0
-        known = slots[found]
+        known, unknown = slots[found], np.flatnonzero(~found)
+        counts = np.ones(len(keys), np.uint32)
         before = self.rules.counts_at(self.entries.counts[known], self.entries.steps[known], step)
         counts[found] = np.minimum(before, np.uint32(MAX_COUNT - 1)) + np.uint32(1)
         inserted = np.zeros(len(keys), np.bool_)
-        if not len(unknown):  # as in most steps of a small table
-            return Update(step, keys, slots, counts, inserted, keys[:0], unknown, _NO_CONTENTS, Changes())
+        if not len(unknown):  # as in most steps of small tables
+            return Update(step, keys, slots, counts, inserted, unknown, unknown, _NO_CONTENTS, self._no_changes)
 
-        count = self._count(positions[unknown], step)
+        new = keys.select(unknown)
+        count = self._count(new.positions, step)
         counts[unknown] = count.counts
         due = np.flatnonzero(count.counts >= self.rules.min_steps)
         due = due[np.argsort(-count.counts[due].astype(np.int64), kind="stable")]  # ascending keys where counts tie
         insertions = self._insert(buckets.take(unknown[due], axis=1), known, step)
         slots[unknown[due]] = insertions.slots
-
         inserted[unknown] = slots[unknown] >= 0
         cells, contents = count.changes(inserted[unknown], step)
-        replaced = insertions.slots[insertions.evicts]
-        used = np.count_nonzero(self.entries.counts[slots[inserted]])
-        changes = Changes(
-            admitted=int(np.count_nonzero(inserted)),
-            evicted=len(replaced),
-            expired=int(used) - len(replaced),
-            waiting=len(unknown) - len(due),
-            dropped=int(np.count_nonzero(insertions.slots < 0)),
-            full=insertions.full,
-        )
-        evicted = self.entries.keys_at(replaced)
+        evicted = insertions.slots[insertions.evicts]
+        changes = self._changes(new, slots[unknown], due, insertions)
         return Update(step, keys, slots, counts, inserted, evicted, cells, contents, changes)
+
+    def _changes(self, new: BandKeys, slots: Ints, due: Ints, insertions: Insertions) -> Changes:
+        """Return the effects of a step with new keys. slots: int64 [n], theirs. due: int64 [m], those to insert."""
+
+        def of_tables(which: NDArray[np.bool_] | Ints) -> Ints:
+            return np.bincount(new.tables[which], minlength=len(self.pages.order.counts))
+
+        stored, of_due = slots >= 0, of_tables(due)
+        used = np.zeros(len(slots), np.bool_)
+        used[stored] = self.entries.counts[slots[stored]] > 0
+        evicted = of_tables(due[insertions.evicts])
+        return Changes(
+            admitted=of_tables(stored),
+            evicted=evicted,
+            expired=of_tables(used) - evicted,
+            waiting=of_tables(np.arange(len(slots))) - of_due,
+            dropped=of_tables(due[insertions.slots < 0]),
+            full=of_tables(due[insertions.full]),
+        )
 
     def note(self, update: Update) -> None:
         """Note a plan that is in the columns now."""
+        self._found = None
         inserted = update.inserted
-        self._tags.ravel()[update.slots[inserted]] = tags_of(update.keys[inserted])
+        self._tags.ravel()[update.slots[inserted]] = tags_of(update.keys.keys[inserted])
 
     def commit(self, update: Update) -> None:
         """Store the entries and cells of a plan, which is of the present state, and note it."""
@@ -168,22 +174,37 @@ class DynamicTable:
             entries.cell_steps[update.cells], entries.cell_marks[update.cells] = update.contents.T
         self.note(update)
 
-    def keys(self, step: int) -> U64:
-        """Return the keys of the table at a step, uint64 [n], ascending. It reads all entries."""
-        return np.sort(self.entries.keys_at(np.flatnonzero(self.entries.steps >= self.rules.oldest_live(step))))
+    def keys(self, table: int, step: int) -> U64:
+        """Return the keys of a table at a step, uint64 [n], ascending. It reads all of its entries."""
+        slots = self.pages.slots_in(table).ravel()
+        return np.sort(self.entries.keys_at(slots[self.entries.steps[slots] >= self.rules.oldest_live(step)]))
 
-    def occupancy(self, step: int) -> int:
-        """Return the number of entries at a step. It reads all of them."""
-        return int(np.count_nonzero(self.entries.steps >= self.rules.oldest_live(step)))
+    def occupancy(self, step: int) -> Ints:
+        """Return the number of entries of each table at a step, int64 [T]. It reads all of them."""
+        return self._live(self.entries.steps, step)
 
-    def waiting(self, step: int) -> int:
-        """Return the number of keys that cells count at a step. It reads all cells."""
-        return int(np.count_nonzero(self.entries.cell_steps >= self.rules.oldest_live(step)))
+    def waiting(self, step: int) -> Ints:
+        """Return the number of keys of each table that cells count at a step, int64 [T]. It reads all cells."""
+        return self._live(self.entries.cell_steps, step)
 
-    def _find(self, keys: U64, buckets: Ints, step: int) -> Ints:
+    def _live(self, steps: U32, step: int) -> Ints:
+        live = np.count_nonzero(steps.reshape(-1, PAGE_SLOTS) >= self.rules.oldest_live(step), axis=1)
+        found = np.zeros(len(self.pages.order.counts), np.int64)
+        np.add.at(found, self.pages.tables[: len(live)], live)
+        return found
+
+    def _found_before(self, keys: BandKeys, step: int) -> tuple[Ints, Ints] | None:
+        """Return the buckets and slots of the last lookup if it had these keys: a lone trainer pushes what it read."""
+        if self._found is None:
+            return None
+        last, of_step, buckets, slots = self._found
+        same = of_step == step and np.array_equal(last.keys, keys.keys) and np.array_equal(last.tables, keys.tables)
+        return (buckets, slots.copy()) if same else None
+
+    def _find(self, keys: BandKeys, buckets: Ints, step: int) -> Ints:
         slots, least = np.full(len(keys), -1, np.int64), self.rules.oldest_live(step)
         for first in range(0, len(keys), _KEYS_AT_ONCE):
-            part = keys[first : first + _KEYS_AT_ONCE]
+            part = keys.keys[first : first + _KEYS_AT_ONCE]
             pairs = buckets[:, first : first + _KEYS_AT_ONCE]
             # Each tag 32 times, for the slots of a bucket.
             tags = np.repeat(tags_of(part) * _EACH_BYTE, BUCKET_SLOTS // 8).view(np.uint8)
@@ -199,11 +220,11 @@ class DynamicTable:
         return slots
 
     def _count(self, positions: U64, step: int) -> Count:
-        """Return the count of keys without a slot; a table that admits at the first push has no cells."""
+        """Return the count of keys without a slot; tables that admit at the first push have no cells."""
         if self.rules.min_steps == 1:
             none = np.empty(0, np.int64)
             return Count(np.ones(len(positions), np.uint32), none, none, np.empty(0, np.uint32))
-        return count_keys(self.entries, self.pages, positions, self.rules, step)
+        return count_keys(self.entries, positions, self.rules, step)
 
     def _insert(self, pairs: Ints, pinned: Ints, step: int) -> Insertions:
         """Return the slots of new keys, int64 [2, m] buckets in the order of insertion; pinned: int64 [p], slots."""
