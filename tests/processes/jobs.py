@@ -60,7 +60,7 @@ def half_rows(folder: Path) -> JobSpec:
 
 
 def dynamic(folder: Path) -> JobSpec:
-    """A log in CSV with ids of dynamic tables: users are counted and expire, items fill their table and are evicted."""
+    """A log in CSV with ids of dynamic tables: users are counted and expire, items fill their tables and are evicted."""
     (folder / "log").mkdir()
     rows = table_data.clicks(SAMPLES // 6, seed=1)
     (folder / "log" / "day=1.csv").write_bytes(table_data.as_text(rows, ","))
@@ -68,9 +68,11 @@ def dynamic(folder: Path) -> JobSpec:
     tables = (
         TableSpec("user", 3 * 4096, ids="Dynamic", hash_seed=3, dynamic=counted),
         TableSpec("item", 4096, ids="Dynamic", dynamic=full),
+        TableSpec("seen", 2 * 4096, ids="Dynamic", hash_seed=4, dynamic=full),
     )
+    columns = replace(table_data.COLUMNS, categories=(*table_data.COLUMNS.categories, "item"))
     job, uri = plain(folder), f"{folder}/log/day=*"
-    data = DataSpec("CSV", uri, 6, None, BATCH, 11, 0, columns=table_data.COLUMNS, shuffle_rows=SAMPLES // 24)
+    data = DataSpec("CSV", uri, 6, None, BATCH, 11, 0, columns=columns, shuffle_rows=SAMPLES // 24)
     return replace(job, model=replace(job.model, tables=tables), data=data, sparse_updates="PerStep")
 
 

@@ -76,9 +76,10 @@ def rows_of(names: set[int], seed: int) -> BandRows:
 
 
 def keys_of(names: set[int], seed: int) -> KeyedRows:
-    """Keys of three tables that share them, and of numbers beyond int64."""
+    """Keys of three tables that share them. Some are neighbours, and some are beyond int64."""
     table, key = np.divmod(np.array(sorted(names), np.int64), 7)
-    keys = BandKeys(key.view(np.uint64) << np.uint64(61), table, key.view(np.uint64) + np.uint64(100))
+    numbers = key.view(np.uint64) << np.where(key > 3, 61, 0).astype(np.uint64)
+    keys = BandKeys(numbers, table, key.view(np.uint64) + np.uint64(100))
     return KeyedRows(keys, np.random.default_rng(seed).standard_normal((len(key), 3), np.float32))
 
 

@@ -232,8 +232,8 @@ class Arena:
         update: the step and the rank.
         """
         (step, rank), (rows, state) = update, to
-        kept = state.shape[1] if planned is None else state.shape[1] - ENTRY_COLUMNS  # a step replaces whole entries
-        take_rows(segment.state[:, :kept], slots, state[:, :kept])
+        read = state.shape[1] if planned is None else state.shape[1] - ENTRY_COLUMNS  # a step replaces whole entries
+        take_rows(segment.state[:, :read], slots, state[:, :read])
         owned = numbers if planned is None else self.optimizers.numbers_in(planned.tables)
         if planned is not None or segment.precision == "fp32":
             take_rows(segment.rows, slots, rows)

@@ -17,7 +17,7 @@ from time import monotonic
 
 from cpr_contract.spec import JobSpec, steps_in
 from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.merged_rows import BandRows, Contribution, KeyedRows, merge, plan_changes
+from cpr_trainer.embedding.merged_rows import BandRows, Contribution, KeyedRows, RowChanges, merge, plan_changes
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.shard.service import Client, Service
@@ -113,7 +113,7 @@ class StepService(Service):
 
     def _forget(self) -> None:
         self._held: dict[int, tuple[Header, Contribution]] = {}
-        self._merged: tuple[DueStep, Contribution] | None = None
+        self._planned: tuple[DueStep, RowChanges] | None = None
         self._commitments: list[Commitment | None] = [None] * self._job.trainers
         self._committed_for_all = 0
 
@@ -148,18 +148,19 @@ class StepService(Service):
         if header.step > steps:
             raise FrameError(f"a push of step {header.step}, but the job has {steps} steps")
         self._held[client.rank] = header, self._contribution(frame.detached())
-        self._merged = None
+        self._planned = None
         client.send(replace(self._header(Operation.RECEIVED, client.rank, header.ticket), step=header.step))
         self._apply_due(progress)
         if len(self._held) == self._job.trainers:  # now, because the sum over trainers hides it
-            self._merge(DueStep(header.step, tuple(range(self._job.trainers))))
+            self._plan(DueStep(header.step, tuple(range(self._job.trainers))))
         return True
 
-    def _merge(self, due: DueStep) -> Contribution:
-        """Return the sum of the contributions, which is computed once."""
-        if self._merged is None or self._merged[0] != due:
-            self._merged = due, merge([self._held[rank][1] for rank in due.ranks])
-        return self._merged[1]
+    def _plan(self, due: DueStep) -> RowChanges:
+        """Return what the next step changes, which is computed once: no row changes until then."""
+        if self._planned is None or self._planned[0] != due:
+            merged = merge([self._held[rank][1] for rank in due.ranks])
+            self._planned = due, plan_changes(merged, self.dynamic, due.step)
+        return self._planned[1]
 
     def _contribution(self, frame: Frame) -> Contribution:
         rows = self._rows(frame)
@@ -199,7 +200,7 @@ class StepService(Service):
     def _apply_step(self, progress: Progress, due: DueStep) -> bool:
         """Apply the sum of the contributions; False while the undo log of a save has no space for it."""
         headers = [self._held[rank][0] for rank in due.ranks]
-        changes = plan_changes(self._merge(due), self.dynamic, due.step)
+        changes = self._plan(due)
         if len(changes.slots):
             self.before_change(changes.slots)
             note = b"".join(header.pack() for header in headers)

@@ -4,8 +4,8 @@ A key is the XXH64 of an id, so its bits are as good as random. A page has 4,096
 of pages depends on the table's rows alone, and a key's page grows with the key. In its page a key has two buckets. Both
 are functions of the lower half of the key, the page is one of the upper half.
 
-The pages of all tables of a band stand in one order, of which each shard holds a range. It spreads the pages of each
-table evenly, and tables of a single page, too: shards have equal parts of the keys, and not only of the slots.
+The pages of all tables of a band stand in one order, and each shard holds a range of it. The order spreads the pages of
+each table evenly, and tables of a single page, too: shards have equal parts of the keys, and not only of the slots.
 """
 
 from __future__ import annotations

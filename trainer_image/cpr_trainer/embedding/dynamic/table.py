@@ -194,7 +194,7 @@ class DynamicTables:
         return found
 
     def _found_before(self, keys: BandKeys, step: int) -> tuple[Ints, Ints] | None:
-        """Return the buckets and slots of the last lookup if it had these keys: a lone trainer pushes what it read."""
+        """Return the buckets and slots of the last lookup if it had these keys: one trainer pushes what it read."""
         if self._found is None:
             return None
         last, of_step, buckets, slots = self._found
