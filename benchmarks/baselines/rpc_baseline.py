@@ -20,7 +20,8 @@ from torch.futures import Future, wait_all
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.embedding.access import single_tensor
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.process import threads
 from cpr_trainer.runtime import read_job

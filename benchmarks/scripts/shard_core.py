@@ -36,7 +36,8 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Access, find_access
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import PendingLookup
 from cprjob_bench.commands.machine_load import usage
 from cprjob_bench.commands.train_bench import document

@@ -60,7 +60,7 @@ def half_rows(folder: Path) -> JobSpec:
 
 
 def dynamic(folder: Path) -> JobSpec:
-    """A log in CSV with ids of dynamic tables: users are counted and expire, items fill their tables and are evicted."""
+    """A log in CSV with ids of dynamic tables: users are counted and expire, and items evict each other."""
     (folder / "log").mkdir()
     rows = table_data.clicks(SAMPLES // 6, seed=1)
     (folder / "log" / "day=1.csv").write_bytes(table_data.as_text(rows, ","))

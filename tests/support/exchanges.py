@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange
 from support.shard_job import trainer_roster
 from support.shard_thread import ShardThread

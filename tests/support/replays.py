@@ -12,7 +12,7 @@ from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.shard.state import Losses, Progress, ReplayBarrier
 from support.exchanges import WAIT_S, follow

@@ -15,8 +15,9 @@ import numpy as np
 from cpr_trainer.arrays import Floats
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from support import warm_start
 from support.shard_job import KEY, TIMEOUT_S, ShardProcess, shard_roster, small_job, trainer_roster

@@ -24,7 +24,8 @@ from cpr_trainer.data.open import Find, evaluation_data, evaluation_rows, files_
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
 from cpr_trainer.embedding.bfloat16 import as_floats
 from cpr_trainer.embedding.dynamic.pages import first_of_runs
-from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
+from cpr_trainer.embedding.placement import Placement, layout_hash
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation, first_of
 from cpr_trainer.group_scores import ByGroup, Grouped

@@ -21,7 +21,8 @@ from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.bfloat16 import as_floats
 from cpr_trainer.embedding.dynamic.pages import BandKeys
 from cpr_trainer.embedding.merged_rows import BandRows, KeyedRows, plan_changes
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import Factory
 from cpr_trainer.model.replica import DenseReplica
@@ -96,7 +97,7 @@ class LocalTables:
         return changes.slots
 
     def _keys_of(self, rows: UniqueRows, band: int) -> BandKeys:
-        keys, tables = rows.of_band(rows.numbers, band), self.placement.tables_of_keys(rows, band)
+        keys, tables = rows.of_band(rows.numbers, band), rows.tables_of_keys(self.placement, band)
         return self._of_band[band].pages.locate(keys.view(np.uint64), tables)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cpr_trainer.arrays import Floats, Ints, Values
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from simulation.data_plane.workload import Workload
 
 #: The dense state before the first step; and one that no member has, because all that had it were lost.

@@ -15,7 +15,7 @@ from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.arena import Arena, LocalRows
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.parity.coding import Image
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import MAX_PARTIAL_BATCHES, order_of

@@ -25,8 +25,9 @@ from cpr_contract.model import SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.embedding.bfloat16 import round_stochastically, rounding_keys, widen
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cprjob_serving.hashes import U64
 from simulation.data_plane.dynamic_keys import SHARE, draw_keys, draw_others, draw_table, universe
 from simulation.data_plane.expected_table import ExpectedTable, KeyPush

@@ -11,7 +11,8 @@ import pytest
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.access import find_access
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange
 from support.exchanges import WAIT_S, Pair, follow
 from support.shard_job import KEY, small_job

@@ -13,8 +13,9 @@ from cpr_contract.choices import Precision
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.bfloat16 import narrow
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import initial_rows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange
 from support.exchanges import WAIT_S, follow
 from support.row_dims import with_dims, with_precisions

@@ -11,7 +11,7 @@ from cpr_contract import env
 from cpr_contract.codec import from_json
 from cpr_contract.reports import ExitCode, Problem
 from cpr_contract.trace import TracedStep
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.process import run_role

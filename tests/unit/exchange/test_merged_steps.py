@@ -16,7 +16,8 @@ import torch
 
 from cpr_contract.manifests import RowUpdates
 from cpr_trainer.embedding.access import find_access
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from cpr_trainer.exchange.frames import Header
 from cpr_trainer.shard.service import Client

@@ -17,7 +17,7 @@ import pytest
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.memory import Kind, ResumeFile
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.pools import Spill
 from support.exchanges import WAIT_S, follow

@@ -11,8 +11,9 @@ import pytest
 from cpr_contract.roster import Allowance, Peer
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from support.exchanges import WAIT_S, Pair, push, wait_for
 from support.shard_job import trainer_roster

@@ -14,7 +14,7 @@ import pytest
 from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
 from cpr_operator.cluster.local.pod_folder import PortBlocks
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError, link
 from cpr_trainer.exchange.frames import Header, Operation
 from support.exchanges import WAIT_S, Pair, follow, push, wait_for

@@ -12,7 +12,8 @@ from cpr_trainer.arrays import Floats
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import single_tensor
 from cpr_trainer.embedding.bfloat16 import narrow, widen
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.prefetch import Feed, Prefetch, Slice, Vectors, as_array, as_tensor, slice_of
 

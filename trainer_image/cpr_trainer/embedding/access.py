@@ -19,7 +19,8 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.bags import Bags, FeatureLayout
 from cpr_trainer.embedding.dynamic.pages import digits_of, first_of_runs, settle
 from cpr_trainer.embedding.feature_vectors import Features, Jagged
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 
 #: Vectors of unique rows, or their gradients: [u, D]; of several bands one for each, [u_b, D_b].
 Rows = Tensor | tuple[Tensor, ...]
@@ -354,8 +355,8 @@ def _grouped(rows: UniqueRows, order: Ints, starts: Ints, features: int) -> Acce
     """Return the access of ids that are grouped by row. starts: int64 [u + 1], as those of `Access`."""
     inverse = np.empty(len(order), np.int32)
     inverse[order] = np.repeat(np.arange(len(rows), dtype=np.int32), np.diff(starts))
-    arrays = inverse, order.astype(np.int32), starts.astype(np.int32)
-    return Access(rows, *map(torch.from_numpy, arrays), features)
+    uses, ends = (torch.from_numpy(each.astype(np.int32)) for each in (order, starts))
+    return Access(rows, torch.from_numpy(inverse), uses, ends, features)
 
 
 def _sums(places: Tensor, values: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:

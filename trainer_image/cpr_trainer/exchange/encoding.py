@@ -12,7 +12,8 @@ from cpr_contract.choices import Precision
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.bfloat16 import DTYPES, as_floats, converted
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange.frames import FrameError
 from cprjob_serving.hashes import U64
 

@@ -19,8 +19,9 @@ from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints, Values
 from cpr_trainer.embedding.memory import ResumeFile
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange.encoding import Encoding, RowNames
 from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link

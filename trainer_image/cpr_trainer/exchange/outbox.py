@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints, Values
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange.encoding import RowNames
 from cpr_trainer.exchange.ring import Block
 

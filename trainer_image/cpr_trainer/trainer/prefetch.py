@@ -18,7 +18,8 @@ from cpr_trainer.arrays import Values
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.data.loader import Loader, failed
 from cpr_trainer.embedding.access import AnyAccess, Rows, as_rows, find_access
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup
 
 #: Waits for a lookup's vectors; raises ShardsUnavailableError.

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.access import Rows
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, ControlSignals, PollInterrupts

@@ -21,8 +21,9 @@ from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.access import find_access
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.capture import Capture
-from cpr_trainer.embedding.placement import Placement, UniqueRows, layout_hash
+from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.embedding.priority import Tracker, make_tracker, population_of
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store
 from cprjob_bench.bench_documents import Cut

@@ -24,7 +24,8 @@ from cpr_contract.reports import Problem
 from cpr_contract.roster import Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.access import find_access
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.exchange import Exchange
 from cprjob_bench.bench_documents import Latency, Round, Window

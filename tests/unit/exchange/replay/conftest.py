@@ -12,7 +12,8 @@ import pytest
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.access import find_access
-from cpr_trainer.embedding.placement import Placement, UniqueRows
+from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.pools import Spill
 from support.replays import Ranks, Start, restore

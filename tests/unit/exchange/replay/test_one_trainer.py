@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.manifests import RowUpdates
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, ShardsUnavailableError
 from support.exchanges import WAIT_S, wait_for
 from support.replays import BATCH, Start, join, of_one, push, save, sums

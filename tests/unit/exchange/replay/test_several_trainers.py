@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.embedding.placement import UniqueRows
+from cpr_trainer.embedding.unique_rows import UniqueRows
 from support.exchanges import WAIT_S, wait_for
 from support.replays import Ranks, Save, push, save, sums
 
