@@ -42,6 +42,14 @@ def dlrm(weights):
             values = values @ weights[f"{name}.{layer}.weight"].T.astype(float) + weights[f"{name}.{layer}.bias"]
         return values
 
+    def cross(first):  # the layers of DCN V2
+        crossed, layer = first, 0
+        while f"cross.layers.{layer}.up.bias" in weights:
+            down, up = (weights[f"cross.layers.{layer}.{name}.weight"].T.astype(float) for name in ("down", "up"))
+            crossed = first * (crossed @ down @ up + weights[f"cross.layers.{layer}.up.bias"]) + crossed
+            layer += 1
+        return crossed
+
     def network(inputs):
         dense, *vectors = inputs.values()
         summary = np.maximum(mlp("bottom", dense.astype(float)), 0)
@@ -49,6 +57,8 @@ def dlrm(weights):
             matrix = weights.get(f"projections.{place}.weight")
             vectors[place] = each if matrix is None else each @ matrix.T.astype(float)
         stacked = np.stack([summary, *vectors], axis=1)
+        if "cross.layers.0.down.weight" in weights:
+            return mlp("top", cross(stacked.reshape(len(stacked), -1)))[:, 0]
         below = np.tril_indices(stacked.shape[1], -1)
         dots = (stacked @ stacked.transpose(0, 2, 1))[:, *below]
         return mlp("top", np.concatenate([summary, dots], axis=1))[:, 0]

@@ -18,7 +18,7 @@ import pytest
 from cpr_contract import CONTRACT_VERSION, env, manifests, model, reports, roster, spec
 from cpr_contract.choices import DenseSync, SparseUpdates
 from cpr_contract.codec import from_dict, to_dict, to_json
-from cpr_contract.model import DynamicSpec, OptimizerSpec, SparseOptimizerSpec
+from cpr_contract.model import CrossSpec, DynamicSpec, OptimizerSpec, SparseOptimizerSpec
 from cpr_contract.reports import PERMANENT, ExitCode, ShardState, TrainerState
 from cpr_contract.spec import samples_at, steps_in
 
@@ -128,6 +128,11 @@ def test_job_without_optimizers_of_tables_is_read() -> None:
 def test_job_without_features_is_read() -> None:
     model = earlier("job_spec", "model.features", "model.numeric").model
     assert (model.features, model.feature_tables, model.dense_width) == ((), (0, 1, 2, 3, 4), 13)
+
+
+def test_job_without_interaction_has_dot_products() -> None:
+    assert read("job_spec").model.cross == CrossSpec(3, 512)
+    assert earlier("job_spec", "model.cross").model.cross is None
 
 
 def test_job_without_schedules_is_read() -> None:

@@ -15,9 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cpr_contract.model import DynamicSpec, OptimizerSpec, PhaseSpec, RowOptimizer, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import (
+    CrossSpec,
+    DynamicSpec,
+    OptimizerSpec,
+    PhaseSpec,
+    RowOptimizer,
+    SparseOptimizerSpec,
+    TableSpec,
+)
 from cpr_contract.reports import HeldOutScores
-from cpr_contract.spec import ColumnsSpec, DataSpec, EarlyStopSpec, EvaluationSpec, JobSpec
+from cpr_contract.spec import NEW_FIELDS_VERSION, ColumnsSpec, DataSpec, EarlyStopSpec, EvaluationSpec, JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.evaluate import score_held_out
@@ -43,8 +51,9 @@ def plain(folder: Path) -> JobSpec:
 
 
 def three_workers(folder: Path) -> JobSpec:
-    """Three threads compute each step; their gradients are summed in one order."""
-    return replace(plain(folder), workers=3)
+    """Three threads compute each step of a DCN V2; their gradients are summed in one order."""
+    job = replace(plain(folder), workers=3)
+    return replace(job, contract=NEW_FIELDS_VERSION, model=replace(job.model, cross=CrossSpec(2, 6)))
 
 
 def dims(folder: Path) -> JobSpec:

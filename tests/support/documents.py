@@ -84,6 +84,7 @@ LISTED: Edits = {
     ]
 }
 FEATURES: Edits = PARQUET | {"spec.data.columns.categories": []} | LISTED
+CROSSED: Edits = {"spec.model.interaction": {"kind": "DCNv2", "layers": 3, "rank": 512}}
 OWN_MODEL: Edits = {"spec.model.entrypoint": "my.package:Network"}
 BAG: Edits = {"spec.model.tables.1.pooling": "Mean"}
 NUMBERED: Edits = {"spec.model.tables.0.ids": "RowNumber"}

@@ -10,6 +10,7 @@ from support.data_cases import DATA
 from support.documents import (
     ABSENT,
     AUC_DROP,
+    CROSSED,
     CSV,
     OWN_MODEL,
     Case,
@@ -44,6 +45,11 @@ RULES = (
         "spec.model.topMlp", OWN_MODEL | {"spec.model.topMlp": ABSENT}, {"spec.model.topMlp": ABSENT}, "must end in 1"
     ),
     Case("spec.model.topMlp", {"spec.model.topMlp": [1]}, {"spec.model.topMlp": [1, 2]}, "must end in 1"),
+    Case("spec.model.interaction.kind", CROSSED, {"spec.model.interaction": {"kind": "DCNv2", "layers": 3}}, "needs"),
+    Case(
+        "spec.model.interaction.kind", CROSSED, {"spec.model.interaction": {"kind": "Dot", "rank": 8}}, "have neither"
+    ),
+    Case("spec.model.interaction", CROSSED, CROSSED | OWN_MODEL, "only the DLRM has it"),
     Case("spec.model.tables", {"spec.model.tables.1.name": "c"}, {"spec.model.tables.1.name": "a"}),
     Case(
         "spec.shards.replicas",

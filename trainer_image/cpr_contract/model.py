@@ -159,12 +159,20 @@ _Band = tuple[int, Precision, tuple[RowOptimizer, DynamicSpec] | None]
 
 
 @dataclass(frozen=True, slots=True)
+class CrossSpec:
+    """The cross network of DCN V2: `layers` with weights that are products of two matrices of the rank `rank`."""
+
+    layers: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model. `entrypoint`, as "package.module:factory", builds the dense network; without one it is a DLRM.
 
     `bottom_mlp` and `top_mlp` are the DLRM's layer widths after the input; they end in embedding_dim and 1. With an
-    entrypoint they are its own arguments, and may be empty. The network predicts the `labels`, 0 or 1, then the
-    `targets`, numbers, each with one output.
+    entrypoint they are its own arguments, and may be empty. Between them the DLRM has dot products, or the network
+    `cross`. The network predicts the `labels`, 0 or 1, then the `targets`, numbers, each with one output.
 
     With `features` the network gets these by name, and several may share a table; without, each table is one feature.
     `numeric` is the number of numeric features; without it there are DENSE_FEATURES, padded with zeros.
@@ -181,6 +189,7 @@ class ModelSpec:
     targets: tuple[str, ...] = ()
     features: tuple[FeatureSpec, ...] = ()
     numeric: int | None = None
+    cross: CrossSpec | None = None
 
     @property
     def dense_width(self) -> int:

@@ -19,9 +19,9 @@ from cpr_contract.choices import (
 )
 from cpr_contract.model import ModelSpec
 
-#: The version that the description of a job with tables in bf16, or with dynamic tables, states at least. Images of
-#: releases without them refuse it, instead of ignoring the fields.
-BF16_OR_DYNAMIC_VERSION = 2
+#: The version that the description of a job states at least if it has fields without which another model would be
+#: trained. Images of releases without these fields refuse it, instead of ignoring them.
+NEW_FIELDS_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +241,11 @@ class JobSpec:
         return self.sparse_updates == "PerStep" and self.lockstep and several
 
 
-def description_version(version: int, model: ModelSpec) -> int:
+def description_version(version: int, job: JobSpec) -> int:
     """Return the version of a job's description, for pods with which the operator speaks `version`."""
-    raised = "bf16" in model.table_precisions or model.has_dynamic_tables
-    return max(version, BF16_OR_DYNAMIC_VERSION) if raised else version
+    model = job.model
+    raised = "bf16" in model.table_precisions or model.has_dynamic_tables or model.cross is not None
+    return max(version, NEW_FIELDS_VERSION) if raised else version
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_LENGTH, pack, to_json
-from cpr_contract.model import FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.model import CrossSpec, FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.data_spec import Columns, Evaluation
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
-from cpr_operator.api.model_spec import ModelSpec, Table
+from cpr_operator.api.model_spec import Interaction, ModelSpec, Table
 from cpr_operator.api.optimizer_spec import DenseOptimizer, TableOptimizer
 from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.sizes import data_shards_of
@@ -50,12 +50,12 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
     """
     replay = replay or replay_policy(spec)
     count = (workers or worker_count(spec)).count
-    data, model = spec.data, _model(spec.model, spec.data.columns)
-    return contract.JobSpec(
-        contract=contract.description_version(version, model),
+    data = spec.data
+    job = contract.JobSpec(
+        contract=version,
         job_uid=uid,
         job_name=name,
-        model=model,
+        model=_model(spec.model, data.columns),
         data=_copied(
             contract.DataSpec,
             data,
@@ -77,6 +77,7 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
         parity_shards=data_shards_of(spec, replay),
         sparse_updates=updates or sparse_updates(spec).mode,
     )
+    return replace(job, contract=contract.description_version(version, job))
 
 
 def has_long_description(spec: CPRJobSpec) -> bool:
@@ -113,8 +114,15 @@ def _model(model: ModelSpec, columns: Columns | None) -> ContractModel:
         entrypoint=model.entrypoint,
         features=tuple(_copied(FeatureSpec, feature) for feature in model.features or ()),
         numeric=model.numeric,
+        cross=_cross(model.interaction),
         **predicted,
     )
+
+
+def _cross(interaction: Interaction) -> CrossSpec | None:
+    if interaction.layers is None or interaction.rank is None:
+        return None
+    return CrossSpec(interaction.layers, interaction.rank)
 
 
 def _table(table: Table) -> TableSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -145,10 +145,22 @@ class Feature(SpecModel):
     them along. Default: no weights."""
 
 
+class Interaction(SpecModel):
+    """The part of a DLRM between bottom and top MLP, over the bottom MLP's output and the embedding vectors."""
+
+    kind: Literal["Dot", "DCNv2"] = "Dot"
+    """Dot: the dot products of all pairs of vectors. DCNv2: a low-rank cross network over all vectors, one after the
+    other."""
+    layers: Annotated[int, Field(ge=1, le=16)] | None = None
+    """For DCNv2: number of its layers."""
+    rank: Width | None = None
+    """For DCNv2: the rank of the matrices of its layers."""
+
+
 class ModelSpec(SpecModel):
     """Embedding tables, and a dense network over them: a DLRM, or your own.
 
-    A DLRM consists of a bottom MLP over the numeric features, embeddings, their dot interaction, and a top MLP.
+    A DLRM consists of a bottom MLP over the numeric features, embeddings, their interaction, and a top MLP.
     """
 
     embedding_dim: Dim
@@ -162,6 +174,8 @@ class ModelSpec(SpecModel):
     top_mlp: Layers | None = None
     """Layer widths of the top MLP after the interaction. The last must be 1. Required for a DLRM. An entrypoint may
     read it."""
+    interaction: Interaction = Interaction()
+    """The interaction of a DLRM. Default: dot products."""
     tables: Annotated[
         tuple[Table, ...],
         Field(min_length=1, max_length=MAX_TABLES, json_schema_extra=BY_NAME),

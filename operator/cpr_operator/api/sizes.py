@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cpr_contract.choices import Precision, ReplayPolicy, SparseUpdates
-from cpr_contract.model import PAGE_SLOTS, state_width
+from cpr_contract.model import DENSE_FEATURES, PAGE_SLOTS, state_width
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.model_spec import ModelSpec
 
@@ -47,6 +48,14 @@ class StepTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class DenseSize:
+    """The parameters of the built-in network, and their bytes on a trainer: with gradients and optimizer state."""
+
+    parameters: int
+    trainer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShardMemory:
     """The memory of a shard: its rows, redundancy, the pushes that it holds, and all that it needs with saves."""
 
@@ -60,6 +69,30 @@ def shard_memory(spec: CPRJobSpec, replay: ReplayPolicy, updates: SparseUpdates)
     """Return the memory of the largest shard."""
     more, held = redundancy_bytes(spec, replay), held_bytes(spec, replay, updates)
     return ShardMemory(rows_bytes(spec), more, held, shard_bytes(spec) + more + held)
+
+
+def dense_size(model: ModelSpec) -> DenseSize | None:
+    """Return the size of the dense network; None for a network of the user, which only its own code knows."""
+    if model.entrypoint is not None or not model.bottom_mlp or not model.top_mlp:
+        return None
+    tables = {table.name: table.dim or model.embedding_dim for table in model.tables}
+    dims = [tables[each.table] for each in model.features] if model.features else [*tables.values()]
+    vectors, dim = 1 + len(dims), model.embedding_dim
+    inputs = dim + vectors * (vectors - 1) // 2
+    numeric = DENSE_FEATURES if model.numeric is None else model.numeric
+    parameters = sum(other * dim for other in dims if other != dim) + _layers(numeric, *model.bottom_mlp)
+    if model.interaction.layers is not None and model.interaction.rank is not None:
+        inputs = vectors * dim
+        parameters += model.interaction.layers * (2 * inputs * model.interaction.rank + inputs)
+    parameters += _layers(inputs, *model.top_mlp)
+    optimizer = model.dense_optimizer
+    state = {"SGD": int(bool(optimizer.momentum)), "Adagrad": 1}.get(optimizer.kind, 2)
+    return DenseSize(parameters, (2 + state) * _VALUE_BYTES * parameters)
+
+
+def _layers(*widths: int) -> int:
+    """Return the parameters of linear layers between these widths."""
+    return sum(before * after + after for before, after in pairwise(widths))
 
 
 def step_traffic(spec: CPRJobSpec) -> StepTraffic:

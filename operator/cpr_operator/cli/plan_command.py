@@ -16,7 +16,7 @@ from cpr_contract.choices import ReplayPolicy
 from cpr_operator import policy
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates, worker_count
-from cpr_operator.api.sizes import ShardMemory, shard_memory, step_traffic, steps_until_full
+from cpr_operator.api.sizes import ShardMemory, dense_size, shard_memory, step_traffic, steps_until_full
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate
 from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.cli.console import plain_table, show_invalid
@@ -89,7 +89,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     chosen = policy.plan(inputs)
     replay = replay_in_force(spec, status)
     workers, updates = worker_count(spec, status.runtime), sparse_updates(spec, status.runtime)
-    memory = shard_memory(spec, replay, updates.mode)
+    memory, dense = shard_memory(spec, replay, updates.mode), dense_size(spec.model)
     if as_json:
         until_full = steps_until_full(spec, replay) if replay.enabled else None
         document = _document(chosen, inputs) | {
@@ -97,6 +97,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
             "workers": workers.to_dict(),
             "sparse_updates": updates.to_dict(),
             "shard_memory": asdict(memory),
+            "dense_network": None if dense is None else asdict(dense),
             "trainer_step": asdict(step_traffic(spec)) | {"steps_until_full": until_full},
             "warnings": [asdict(each) for each in warnings(spec)],
         }
@@ -137,6 +138,9 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, memory: ShardMemory) -> Iter
     bags = f", with one id in each bag of {some}" if step.bags else ""
     until_full = f"; {steps_until_full(spec, replay):,} steps fill its memory for replay" if replay.enabled else ""
     yield f"A trainer pushes up to {step.rows:,} rows in a step, {_mib(step.pushed_bytes)}{bags}{until_full}."
+    if (dense := dense_size(spec.model)) is not None:
+        size = f"{_mib(dense.trainer_bytes)} on a trainer, with gradients and optimizer state"
+        yield f"The dense network has {dense.parameters:,} parameters: {size}."
 
 
 def _document(chosen: policy.Plan, inputs: policy.Inputs) -> dict[str, Any]:

@@ -8,13 +8,13 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.model import DynamicSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.spec import BF16_OR_DYNAMIC_VERSION, MEASURED, EvaluationSpec, JobSpec
+from cpr_contract.model import CrossSpec, DynamicSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import MEASURED, NEW_FIELDS_VERSION, EvaluationSpec, JobSpec
 from cpr_operator.api.base import format_time, parse_time
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec, validate
-from support.documents import BUILT, CRITEO, DYNAMIC, Edits, edited
+from support.documents import BUILT, CRITEO, CROSSED, DYNAMIC, Edits, edited
 
 
 def test_built_vocabulary_maps_other_ids_to_the_default_row() -> None:
@@ -34,8 +34,13 @@ def test_description_of_tables_in_bf16_has_a_version_that_earlier_images_refuse(
         for each in ("fp32", "bf16")
     )
     assert (plain.contract, plain.model.table_precisions) == (CONTRACT_VERSION, ("fp32", "fp32"))
-    assert (half.contract, half.model.table_precisions) == (BF16_OR_DYNAMIC_VERSION, ("fp32", "bf16"))
-    assert BF16_OR_DYNAMIC_VERSION > CONTRACT_VERSION
+    assert (half.contract, half.model.table_precisions) == (NEW_FIELDS_VERSION, ("fp32", "bf16"))
+    assert NEW_FIELDS_VERSION > CONTRACT_VERSION
+
+
+def test_cross_network_raises_the_version_of_the_description() -> None:
+    job = to_job_spec(parse_spec(edited(CROSSED)["spec"]), "uid", "name")
+    assert (job.contract, job.model.cross) == (NEW_FIELDS_VERSION, CrossSpec(layers=3, rank=512))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ def test_dynamic_table_has_its_rules_and_a_version_that_earlier_images_refuse(
     edits = DYNAMIC | {f"spec.model.tables.0.{name}": value for name, value in stated.items()}
     job = to_job_spec(parse_spec(edited(edits)["spec"]), "uid", "name")
     assert [table.dynamic for table in job.model.tables] == [rules, None]
-    assert (job.contract, job.model.tables[0].hash_seed) == (BF16_OR_DYNAMIC_VERSION, stated.get("hashSeed", 0))
+    assert (job.contract, job.model.tables[0].hash_seed) == (NEW_FIELDS_VERSION, stated.get("hashSeed", 0))
     assert from_json(JobSpec, to_json(job)) == job
 
 

@@ -32,7 +32,7 @@ def plan(file: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("example", ["quickstart.yaml", "criteo-s3.yaml"])
+@pytest.mark.parametrize("example", ["quickstart.yaml", "criteo-s3.yaml", "mlperf-dcnv2.yaml"])
 def test_plan_of_every_example(example: str) -> None:
     result = runner.invoke(app, ["plan", str(EXAMPLES / example)])
     assert result.exit_code == 0, result.output
@@ -47,6 +47,13 @@ def test_plan_of_every_example(example: str) -> None:
     ):
         assert says in words
     assert "If this changed" in words
+
+
+def test_plan_of_mlperfs_model_has_its_memory() -> None:
+    below, crossed, above = 171_392, 3 * (2 * 27 * 128 * 512 + 27 * 128), 5_245_953
+    found, parameters = plan(str(EXAMPLES / "mlperf-dcnv2.yaml")), below + crossed + above
+    assert found["dense_network"] == {"parameters": parameters, "trainer_bytes": 3 * 4 * parameters}
+    assert found["shard_memory"]["rows_bytes"] * 16 == pytest.approx(204_184_588 * 2 * 128 * 4, rel=1e-6)
 
 
 def test_json_has_the_plan_both_modes_and_changes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import MAX_PLAIN_LENGTH, is_packed, pack, to_json
 from cpr_contract.roster import KEY_CHANGED, key_digest, seal
-from cpr_contract.spec import BF16_OR_DYNAMIC_VERSION
+from cpr_contract.spec import NEW_FIELDS_VERSION
 from cpr_trainer.runtime import (
     Access,
     BadSpecError,
@@ -112,10 +112,10 @@ def test_a_contract_of_another_age_is_refused(environ: dict[str, str], version: 
 
 def test_tables_in_bf16_raise_the_version_of_the_description(environ: dict[str, str]) -> None:
     tables = tuple(replace(table, precision="bf16") for table in JOB.model.tables)
-    job = replace(JOB, contract=BF16_OR_DYNAMIC_VERSION, model=replace(JOB.model, tables=tables))
+    job = replace(JOB, contract=NEW_FIELDS_VERSION, model=replace(JOB.model, tables=tables))
     assert Environment.read(environ | {env.SPEC: to_json(job)}).job == job
     with pytest.raises(ContractVersionError):
-        Environment.read(environ | {env.SPEC: to_json(replace(job, contract=BF16_OR_DYNAMIC_VERSION + 1))})
+        Environment.read(environ | {env.SPEC: to_json(replace(job, contract=NEW_FIELDS_VERSION + 1))})
 
 
 def test_a_long_description_is_read_from_its_file(environ: dict[str, str], tmp_path: Path) -> None:

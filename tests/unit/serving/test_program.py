@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from cpr_trainer.embedding.feature_vectors import Features, Jagged
 from cpr_trainer.errors import ModelError
 from cpr_trainer.export.model_folder import transform_of
 from cpr_trainer.export.program import write_network
+from support.programs import run_program
 from support.serving import serving_job
 
 pytestmark = pytest.mark.timeout(300)
@@ -80,7 +80,7 @@ def test_program_computes_what_the_network_does_and_depends_on_it_alone(tmp_path
         inputs = (dense, seen.values, seen.lengths, weights, item, site)
         expected = network(dense, Features(layout, [item[:, None], site[:, None]], [[seen], []]))
         named = {name: each.numpy() for name, each in zip(transform.inputs, inputs, strict=True)}
-        np.testing.assert_allclose(run(program, named), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(run_program(program, named), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_network_that_is_no_program_is_refused(tmp_path: Path) -> None:
@@ -95,13 +95,6 @@ def test_a_format_whose_packages_are_missing_names_the_extra(tmp_path: Path, mon
     monkeypatch.setattr("cpr_trainer.export.program.find_spec", lambda _package: None)
     with pytest.raises(ModelError, match="Install cprjob with its extra onnx"):
         write_network(Interests(), of.model, transform_of(of), "onnx", tmp_path)
-
-
-def run(path: Path, inputs: dict[str, Any]) -> Any:
-    if path.suffix == ".onnx":
-        return onnxruntime.InferenceSession(path).run(None, inputs)[0]
-    with torch.no_grad():
-        return torch.export.load(path).module()(*map(torch.from_numpy, inputs.values())).numpy()
 
 
 def test_a_job_without_features_has_one_for_each_table() -> None:

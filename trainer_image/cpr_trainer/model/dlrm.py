@@ -1,4 +1,8 @@
-"""The dense network of a DLRM (Naumov et al., arXiv 1906.00091): bottom MLP, pairwise interaction, top MLP."""
+"""The dense network of a DLRM (Naumov et al., arXiv 1906.00091): bottom MLP, interaction, top MLP.
+
+The interaction is the dot products of all pairs of vectors, or the cross network of DCN V2 (Wang et al., arXiv
+2008.13535) over all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.model import ModelSpec
+from cpr_contract.model import CrossSpec, ModelSpec
 from cpr_trainer.embedding.feature_vectors import Features
 
 #: A network's embeddings, see `cpr_trainer.embedding.access`.
@@ -63,12 +67,39 @@ def _columns(values: Tensor, places: Tensor) -> Tensor:
     return values.gather(1, places.expand(len(values), -1))
 
 
+class LowRankCross(nn.Module):
+    """The cross network of DCN V2: x_{l+1} = x_0 * (W_l (V_l x_l) + b_l) + x_l, layer after layer, for x_0 [n, k].
+
+    V_l is [rank, k], W_l is [k, rank], and b_l, [k], begins at zero. They are `down.weight`, `up.weight` and `up.bias`
+    of layer l.
+    """
+
+    def __init__(self, width: int, spec: CrossSpec, generator: torch.Generator) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for _ in range(spec.layers):
+            down = _linear(width, spec.rank, generator, bias=False)
+            up = _linear(spec.rank, width, generator)
+            nn.init.zeros_(up.bias)
+            self.layers.append(nn.ModuleDict({"down": down, "up": up}))
+
+    def forward(self, first: Tensor) -> Tensor:
+        """Return x_L, [n, k], from x_0."""
+        crossed = first
+        for layer in self.layers:
+            parts = cast(nn.ModuleDict, layer)
+            crossed = first * parts["up"](parts["down"](crossed)) + crossed
+        return crossed
+
+
 class Dlrm(nn.Module):
     """Maps N numbers and F embedding vectors of each sample, one for each feature or table, to the logit of a click.
 
-    A learned matrix for each table projects vectors of another dim to the model's embedding_dim: mixed dimension
-    embeddings (Ginart et al., arXiv 1909.11810). Parameters follow from `seed` alone and are the same on every machine.
-    Raises ValueError if the bottom network does not end in the embedding dimension or the top network not in 1.
+    With `spec.cross` the top network takes the crossed vectors, [n, (1 + F) D], without it the output of the bottom
+    network and the dot products. A learned matrix for each table projects vectors of another dim to the model's
+    embedding_dim: mixed dimension embeddings (Ginart et al., arXiv 1909.11810). Parameters follow from `seed` alone and
+    are the same on every machine. Raises ValueError if the bottom network does not end in the embedding dimension or
+    the top network not in 1.
     """
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
@@ -76,6 +107,7 @@ class Dlrm(nn.Module):
         if spec.bottom_mlp[-1] != spec.embedding_dim or spec.top_mlp[-1] != 1:
             raise ValueError(f"bottom_mlp must end in {spec.embedding_dim} and top_mlp in 1")
         vectors = 1 + len(spec.feature_tables)
+        width = vectors * spec.embedding_dim
         numbers = pair_numbers(vectors)
         below = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("_below", below[0] * vectors + below[1], persistent=False)
@@ -83,7 +115,9 @@ class Dlrm(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.bottom = _mlp((spec.dense_width, *spec.bottom_mlp), generator)
         self.bottom.append(nn.ReLU())
-        self.top = _mlp((spec.embedding_dim + len(self._below), *spec.top_mlp), generator)
+        self.cross = None if spec.cross is None else LowRankCross(width, spec.cross, generator)
+        inputs = spec.embedding_dim + len(self._below) if spec.cross is None else width
+        self.top = _mlp((inputs, *spec.top_mlp), generator)
         self.projections = nn.ModuleList()
         if spec.dims != (spec.embedding_dim,):
             to = spec.embedding_dim
@@ -117,6 +151,8 @@ class Dlrm(nn.Module):
         if isinstance(embeddings, tuple):
             embeddings = torch.stack(embeddings, dim=1)
         vectors = torch.cat((summary.unsqueeze(1), embeddings), dim=1)
+        if self.cross is not None:
+            return cast(Tensor, self.top(self.cross(vectors.flatten(1))).squeeze(1))
         dots = pairwise_dots(vectors, self._below, self._numbers)
         logits = self.top(torch.cat((summary, dots), dim=1))
         return cast(Tensor, logits.squeeze(1))

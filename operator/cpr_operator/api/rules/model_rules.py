@@ -30,6 +30,18 @@ OF_MODEL = (
         "append a last layer of width 1, or state spec.model.entrypoint",
         "has(self.entrypoint) || (has(self.topMlp) && self.topMlp[self.topMlp.size() - 1] == 1)",
     ),
+    Rule(
+        "spec.model.interaction/kind",
+        "DCNv2 needs layers and rank, and other kinds have neither",
+        "state layers and rank with the kind DCNv2 only",
+        "(self.kind == 'DCNv2') == has(self.layers) && (self.kind == 'DCNv2') == has(self.rank)",
+    ),
+    Rule(
+        "spec.model/interaction",
+        "only the DLRM has it, not a network of spec.model.entrypoint",
+        "remove spec.model.interaction or spec.model.entrypoint",
+        "!has(self.entrypoint) || self.interaction.kind == 'Dot'",
+    ),
     TABLES,
     Rule(
         "spec.model.tables[]/outOfRange",
