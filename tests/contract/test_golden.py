@@ -135,6 +135,12 @@ def test_job_without_interaction_has_dot_products() -> None:
     assert earlier("job_spec", "model.cross").model.cross is None
 
 
+def test_job_without_weights_of_samples_has_none() -> None:
+    assert (read("job_spec").data.columns.weight, read("job_spec").model.has_weights) == ("worth", True)
+    model = earlier("job_spec", "model.has_weights").model
+    assert not model.has_weights
+
+
 def test_job_without_schedules_is_read() -> None:
     old = {"kind": "RowWiseAdagrad", "learning_rate": 0.02}
     model = earlier("job_spec", dense_optimizer={"kind": "Adagrad", "learning_rate": 0.01}, sparse_optimizer=old).model

@@ -152,6 +152,18 @@ def vocabulary(folder: Path) -> JobSpec:
     return replace(job, model=replace(job.model, tables=tables), data=data)
 
 
+def weighted(folder: Path) -> JobSpec:
+    """A log in Parquet with a weight for each sample, a quarter of them 0; rows are held out."""
+    random, rows = np.random.default_rng(2), table_data.as_table(table_data.clicks(SAMPLES // 6, seed=1))
+    worth = random.exponential(2, len(rows)) * (random.random(len(rows)) < 0.75)
+    data = table_data.write(rows.append_column("worth", [worth]), folder / "log", "parquet")
+    columns = replace(table_data.COLUMNS, weight="worth")
+    data = replace(data, columns=columns, epochs=6, batch_size=BATCH, seed=11, hold_out=0.1)
+    job, tables = plain(folder), (TableSpec("user", 100), TableSpec("item", 50))
+    model = replace(job.model, tables=tables, has_weights=True)
+    return replace(job, contract=NEW_FIELDS_VERSION, model=model, data=data, sparse_updates="PerStep")
+
+
 def code(folder: Path) -> JobSpec:
     """Rows from the example's code, with row numbers as ids."""
     tables = (TableSpec("user", 4000), TableSpec("page", 1000), TableSpec("tags", 300, "Mean"))
@@ -215,7 +227,7 @@ JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
     make.__name__: make
     for make in (
         *(plain, three_workers, dims, half_rows, dynamic, recipe, features, two_labels),
-        *(bags, vocabulary, code, wide, early_stop, noisy, two_trainers, merged_steps, dense_saves),
+        *(bags, vocabulary, weighted, code, wide, early_stop, noisy, two_trainers, merged_steps, dense_saves),
     )
 }
 

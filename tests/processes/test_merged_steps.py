@@ -30,9 +30,9 @@ from processes.faults import (
     run_without_loss,
     with_parity,
 )
-from processes.jobs import EVERY, JOBS, SAMPLES, evaluated_alone, with_rows_by
+from processes.jobs import BATCH, EVERY, JOBS, evaluated_alone, with_rows_by
 from support.local_job import LocalJob
-from support.model import SavedModel, assert_norms_close, saved_model
+from support.model import SavedModel, assert_norms_close, saved_model, train_alone
 from support.resized_job import resized, stop
 from support.warm_start import run_held
 
@@ -121,15 +121,21 @@ def test_killed_members_leave_the_bytes_of_a_calm_run(row: Row, calm: Calm, tmp_
         assert torch.equal(table, rows)
 
 
-@pytest.mark.parametrize(("kind", "trainers"), [("RowWiseAdagrad", 3), ("Adam", 2)])
+@pytest.mark.parametrize(
+    ("name", "kind", "trainers"),
+    [("merged_steps", "RowWiseAdagrad", 3), ("merged_steps", "Adam", 2), ("weighted", "RowWiseAdagrad", 2)],
+)
 def test_several_trainers_are_plain_torch_on_the_global_batch(
-    kind: RowOptimizer, trainers: int, tmp_path: Path
+    name: str, kind: RowOptimizer, trainers: int, tmp_path: Path
 ) -> None:
     """Other optimizers and numbers: `make soak PART=processes`."""
-    job = with_rows_by(replace(JOBS["merged_steps"](tmp_path), trainers=trainers), kind)
+    job = with_rows_by(replace(JOBS[name](tmp_path), trainers=trainers), kind)
     found = run_calmly(job, tmp_path)
     assert_norms_close(found, job)
-    assert found.scored == SAMPLES * 4 // 5
+    expected = train_alone(job)
+    assert found.scored == len(expected.losses) * BATCH * 4 // 5
+    assert found.auc == pytest.approx(expected.auc, abs=1e-3)
+    assert found.log_loss == pytest.approx(expected.log_loss, abs=1e-4)
 
 
 def test_changed_number_of_trainers_trains_the_model_of_a_fixed_number(tmp_path: Path) -> None:

@@ -11,15 +11,16 @@ import torch
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.open import files_of, open_dataset
-from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.embedding.bags import Bags
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.notebook import Fitted
 from processes.conftest import Reference
-from processes.jobs import JOBS, SAMPLES
+from processes.jobs import JOBS
 from support.local_job import LocalJob
 from support.model import assert_close, saved_model, train_alone
+from support.oracle import calibration_of, exact_auc, log_loss
 
 
 def rows_of(fitted: Fitted) -> list[torch.Tensor]:
@@ -30,7 +31,7 @@ def parameters_of(network: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
-@pytest.mark.parametrize("name", ["plain", "dims", "recipe", "two_labels"])
+@pytest.mark.parametrize("name", ["plain", "dims", "recipe", "two_labels", "weighted"])
 def test_reference_is_the_oracle_to_rounding(name: str, reference: Reference) -> None:
     job, fitted = reference(name)
     expected, score = train_alone(job), fitted.progressive
@@ -39,8 +40,23 @@ def test_reference_is_the_oracle_to_rounding(name: str, reference: Reference) ->
         torch.testing.assert_close(rows, expected_rows, rtol=1e-3, atol=1e-5)
     assert score.auc == pytest.approx(expected.auc, abs=1e-4)
     assert score.log_loss == pytest.approx(expected.log_loss, abs=1e-5)
-    assert score.samples == SAMPLES * 4 // 5
+    assert score.samples == fitted.samples * 4 // 5
     assert score.metrics == pytest.approx(expected.metrics, abs=1e-4)
+
+
+def test_held_out_samples_score_by_their_weights(reference: Reference) -> None:
+    job, fitted = reference("weighted")
+    rows = held_out(job.data, fitted.dataset.layout.rows)
+    batch, found = fitted.batch(rows), fitted.held_out
+    chances, weights = fitted.predict(batch).astype(np.float64), batch.sample_weights
+    assert found is not None
+    assert weights is not None
+    assert 0.6 < np.mean(weights > 0) < 0.9
+    logits = np.log(chances / (1 - chances))
+    assert found.samples == len(rows)
+    assert found.auc == pytest.approx(exact_auc(logits, batch.labels, weights), abs=1e-3)
+    assert found.log_loss == pytest.approx(log_loss(logits, batch.labels, weights), rel=1e-5)
+    assert found.metrics["calibration"] == pytest.approx(calibration_of(logits, batch.labels, weights), rel=1e-3)
 
 
 def train_bags_alone(job: JobSpec) -> tuple[Dlrm, list[torch.nn.EmbeddingBag]]:

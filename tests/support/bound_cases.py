@@ -141,6 +141,7 @@ BOUNDS = (
         under=CRITEO,
     ),
     bound("spec.data.format", "TSV", "ORC", under=CSV),
+    bound("spec.data.columns.weight", "a weight", "", under=CSV),
     Case(
         "spec.data.columns.labels[0]",
         CSV | {"spec.data.columns.labels": ["a label"]},

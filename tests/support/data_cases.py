@@ -24,9 +24,11 @@ from support.documents import (
 THIRTEEN = [str(number) for number in range(1, 14)]
 BAGS: Edits = {"spec.model.features.1.pooling": "Sum"}
 SEQUENCE: Edits = {"spec.model.features.1.pooling": "None"}
+WORTH: Edits = {"spec.data.columns.weight": "worth"}
 SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7, 8))
 
 DATA = (
+    Case("spec.data.columns.weight", CSV | WORTH, CSV | WORTH | {"spec.data.columns.weight": "click"}, "be a weight"),
     Case("spec.data.samples", CRITEO, {**CRITEO, "spec.data.samples": 10}, "exactly one of epochs and samples"),
     Case(
         "spec.data.samples",

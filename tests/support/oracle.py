@@ -71,14 +71,15 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
     ]
     one_dim = len({table.shape[1] for table in tables}) == 1
     past: deque[list[Tensor]] = deque(maxlen=missed_steps + 1)
-    losses, logits, labels = [], [], []
+    losses, logits, labels, weights = [], [], [], []
     for step in range(1, order.steps + 1):
         batch = dataset.take(order.batch_indices(step))
         ids, truth = torch.from_numpy(batch.ids), torch.from_numpy(batch.labels)
         past.append([table.clone() for table in tables])
         vectors = [table[ids[:, t]].requires_grad_() for t, table in enumerate(past[0])]
         score = network(torch.from_numpy(batch.dense), torch.stack(vectors, dim=1) if one_dim else tuple(vectors))
-        loss = mean_loss(network, score, truth)
+        weighted = None if batch.sample_weights is None else torch.from_numpy(batch.sample_weights)
+        loss = mean_loss(network, score, truth, weighted)
         optimizer.zero_grad()
         loss.backward()
         if (limit := model.dense_optimizer.clip_norm) is not None:
@@ -93,12 +94,14 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         losses.append(loss.item())
         logits.append(score.detach())
         labels.append(truth)
+        weights.append(torch.ones(len(truth)) if weighted is None else weighted)
     scored = torch.arange(order.total_samples) >= order.total_samples // 5
     for step in unscored:
         scored[(step - 1) * order.batch_size : step * order.batch_size] = False
     all_logits, all_labels = torch.cat(logits)[scored], torch.cat(labels)[scored]
+    of_all = torch.cat(weights)[scored].double().numpy()
     found = [
-        (exact_auc(score, truth), log_loss(score, truth), calibration_of(score, truth))
+        (exact_auc(score, truth, of_all), log_loss(score, truth, of_all), calibration_of(score, truth, of_all))
         for score, truth, _ in zip(columns(all_logits), columns(all_labels), model.labels, strict=False)
     ]
     metrics = {"calibration": found[0][2]}
@@ -136,11 +139,11 @@ def torch_optimizer(spec: OptimizerSpec, parameters: Iterable[nn.Parameter]) -> 
             assert_never(spec.kind)
 
 
-def mean_loss(network: torch.nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss that a batch is trained with, a scalar."""
+def mean_loss(network: torch.nn.Module, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the loss that a batch is trained with, a scalar. weights: float32 [n], of a single label."""
     if isinstance(network, CustomLoss):
         return network.sample_losses(logits, labels).mean()
-    return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+    return torch.nn.BCEWithLogitsLoss(weight=weights)(logits, labels)
 
 
 def columns(values: Tensor) -> tuple[NDArray[np.float64], ...]:
@@ -148,14 +151,16 @@ def columns(values: Tensor) -> tuple[NDArray[np.float64], ...]:
     return tuple(values.double().view(len(values), -1).numpy().T)
 
 
-def log_loss(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
+def log_loss(
+    scores: NDArray[np.float64], labels: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+) -> float:
     """Return the mean of log(1 + exp(-s)) over positives and log(1 + exp(s)) over negatives, in nats."""
-    return float(np.logaddexp(0, np.where(labels == 1, -scores, scores)).mean())
+    return float(np.average(np.logaddexp(0, np.where(labels == 1, -scores, scores)), weights=weights))
 
 
-def calibration_of(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
-    """Return the sum of predictions over the sum of labels."""
-    return float((1 / (1 + np.exp(-scores))).sum() / labels.sum())
+def calibration_of(scores: NDArray[np.float64], labels: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """Return the sum of predictions over the sum of labels, both weighted."""
+    return float(weights @ (1 / (1 + np.exp(-scores))) / (weights @ labels))
 
 
 def update_rows(  # noqa: PLR0913, PLR0917 -- all that one step needs
@@ -184,11 +189,14 @@ def update_rows(  # noqa: PLR0913, PLR0917 -- all that one step needs
     table[rows] -= rate * summed / (state[rows].sqrt() + optimizer.epsilon)
 
 
-def exact_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Return the share of (positive, negative) pairs in the right order, a tie counting half."""
-    values, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    positives = np.bincount(place, labels, len(values))
-    negatives = counts - positives
+def exact_auc(scores: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
+    """Return the share of (positive, negative) pairs in the right order, a tie counting half.
+
+    Each pair has the product of its weights.
+    """
+    values, place = np.unique(scores, return_inverse=True)
+    weights = np.ones(len(scores)) if weights is None else weights
+    positives, negatives = (np.bincount(place, weights * each, len(values)) for each in (labels, 1 - labels))
     below = np.cumsum(negatives) - negatives
     return float((positives * (below + negatives / 2)).sum() / (positives.sum() * negatives.sum()))
 

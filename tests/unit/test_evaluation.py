@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from cpr_trainer.errors import DivergedError
 from cpr_trainer.evaluation import COUNTERS, ProgressiveValidation
-from support.oracle import exact_auc
+from support.oracle import calibration_of, exact_auc, log_loss
 
 
 def scored(logits: Tensor, labels: Tensor, total: int | None = None, first: int | None = None) -> ProgressiveValidation:
@@ -127,6 +127,55 @@ def test_diverged_model_is_reported(value: float, first_sample: int) -> None:
     with pytest.raises(DivergedError) as caught:
         ProgressiveValidation(100).add(torch.tensor([0.0, value]), torch.zeros(2), first_sample)
     assert caught.value.reason == "Diverged"
+
+
+def weighted(logits: Tensor, labels: Tensor, weights: Tensor, trainers: int = 1) -> ProgressiveValidation:
+    """All samples are scored; each of several trainers counts a part of them, in two slices."""
+    merged = ProgressiveValidation(0, weighted=True)
+    for part in range(trainers):
+        one = ProgressiveValidation(0, weighted=True)
+        mine = torch.arange(part, len(logits), trainers)
+        for few in mine.split(len(mine) // 2 + 1):
+            one.add(logits[few], labels[few], 0, weights[few])
+        merged.merge(one.take_delta())
+    return merged
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 300), st.integers(1, 3))
+def test_weights_score_as_repeated_samples_do(seed: int, n: int, trainers: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    logits, labels = torch.randn(n, generator=random), torch.rand(n, generator=random).round()
+    times = torch.randint(0, 4, (n,), generator=random)
+    found = weighted(logits, labels, times.float(), trainers)
+    expected = scored(logits.repeat_interleave(times), labels.repeat_interleave(times), total=10 * n, first=2 * n)
+    assert found.samples == n
+    for name in ("auc", "log_loss", "normalised_entropy", "calibration"):
+        value = getattr(expected, name)()
+        assert getattr(found, name)() == (value and pytest.approx(value, rel=1e-6)), name
+    # The loss of a slice is rounded as a whole; weights are counted one by one.
+    other = weighted(logits, labels, times.float(), trainers=3)
+    assert (found.auc(), found.calibration()) == (other.auc(), other.calibration())
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 1.0, 1e6])
+def test_scale_of_weights_changes_no_score(scale: float) -> None:
+    random = torch.Generator().manual_seed(2)
+    logits, labels = torch.randn(999, generator=random), torch.rand(999, generator=random).round()
+    weights = torch.rand(999, generator=random, dtype=torch.float64)
+    found = weighted(logits, labels, (scale * weights).float())
+    exact = [each.double().numpy() for each in (logits, labels, weights)]
+    assert found.auc() == pytest.approx(exact_auc(*exact), abs=1e-3)
+    assert found.log_loss() == pytest.approx(log_loss(*exact), rel=1e-3)
+    assert found.calibration() == pytest.approx(calibration_of(*exact), rel=1e-3)
+
+
+def test_samples_without_weight_leave_scores_undefined() -> None:
+    none = weighted(torch.randn(9), (torch.arange(9) % 2).float(), torch.zeros(9))
+    assert (none.samples, none.auc(), none.log_loss(), none.normalised_entropy(), none.calibration()) == (
+        9,
+        *4 * [None],
+    )
 
 
 class Errors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ def grouped(samples: list[tuple[str, bool, float]], batches: int = 2) -> tuple[G
     values = np.array([name for name, _, _ in samples], np.object_)
     labels = np.array([label for _, label, _ in samples], np.float32)
     parts = zip(np.array_split(labels, batches), np.array_split(values, batches), strict=True)
-    return Grouped.of(parts), np.array([logit for _, _, logit in samples], np.float32)
+    found = Grouped.of((*part, None) for part in parts)
+    return found, np.array([logit for _, _, logit in samples], np.float32)
 
 
 def auc(samples: list[tuple[str, bool, float]]) -> float | None:
@@ -51,6 +53,22 @@ def test_group_aucs_and_their_mean_equal_the_share_of_ordered_pairs(
         assert by_group.gauc == pytest.approx(sum(count * each for count, each in weighted) / total)
     else:
         assert by_group.gauc is None
+
+
+@given(st.lists(st.tuples(SAMPLE, st.integers(0, 3)), min_size=1, max_size=40))
+def test_weights_score_as_repeated_samples_do(weighted: list[tuple[tuple[str, bool, float], int]]) -> None:
+    repeated, logits = grouped([sample for sample, weight in weighted for _ in range(weight)])
+    expected = repeated.scores(logits)
+    names, labels, own = (np.array([sample[place] for sample, _ in weighted], np.object_) for place in range(3))
+    weights = np.array([weight for _, weight in weighted], np.float32)
+    found = Grouped.of([(labels.astype(np.float32), names, weights)]).scores(own.astype(np.float32))
+    assert found.gauc == pytest.approx(expected.gauc)
+    for each, other in zip(
+        sorted(found.groups, key=attrgetter("name")), sorted(expected.groups, key=attrgetter("name")), strict=True
+    ):
+        assert each.samples == sum(sample[0] == each.name and weight > 0 for sample, weight in weighted)
+        for score in ("auc", "logloss", "normalised_entropy", "calibration"):
+            assert getattr(each, score) == pytest.approx(getattr(other, score)), score
 
 
 @given(st.lists(SAMPLE, min_size=2, max_size=40), st.integers(1, 4))
@@ -97,5 +115,5 @@ def test_largest_groups_are_reported_and_the_others_together() -> None:
 
 def test_of_several_labels_the_first_counts() -> None:
     labels = np.array([[1, 0], [0, 1]], np.float32)
-    found = Grouped.of([(labels, np.array(["a", "a"], np.object_))])
+    found = Grouped.of([(labels, np.array(["a", "a"], np.object_), None)])
     assert found.scores(np.array([1, 0], np.float32)).gauc == 1.0

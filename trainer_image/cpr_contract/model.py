@@ -175,7 +175,8 @@ class ModelSpec:
     `cross`. The network predicts the `labels`, 0 or 1, then the `targets`, numbers, each with one output.
 
     With `features` the network gets these by name, and several may share a table; without, each table is one feature.
-    `numeric` is the number of numeric features; without it there are DENSE_FEATURES, padded with zeros.
+    `numeric` is the number of numeric features; without it there are DENSE_FEATURES, padded with zeros. With
+    `has_weights` the loss and the scores of each sample are weighted.
     """
 
     embedding_dim: int
@@ -190,6 +191,7 @@ class ModelSpec:
     features: tuple[FeatureSpec, ...] = ()
     numeric: int | None = None
     cross: CrossSpec | None = None
+    has_weights: bool = False
 
     @property
     def dense_width(self) -> int:

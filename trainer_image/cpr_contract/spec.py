@@ -31,7 +31,7 @@ class ColumnsSpec:
     `counts` become log(1 + max(x, 0)), `numbers` are used unchanged. The t-th of `categories` feeds the t-th table; it
     is empty if the model states features, which name their own columns. `separator` separates the ids of a bag
     in text. `labels` are 0 or 1, `targets` any numbers. Ids in columns of `integers` are whole numbers: 12, 12.0 and
-    " 12" are one id.
+    " 12" are one id. `weight` has the weight of each sample, 0 or more.
     """
 
     labels: tuple[str, ...]
@@ -41,6 +41,7 @@ class ColumnsSpec:
     separator: str | None = None
     targets: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
+    weight: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,9 @@ class JobSpec:
 def description_version(version: int, job: JobSpec) -> int:
     """Return the version of a job's description, for pods with which the operator speaks `version`."""
     model = job.model
-    raised = "bf16" in model.table_precisions or model.has_dynamic_tables or model.cross is not None
+    raised = (
+        "bf16" in model.table_precisions or model.has_dynamic_tables or model.cross is not None or model.has_weights
+    )
     return max(version, NEW_FIELDS_VERSION) if raised else version
 
 

@@ -81,7 +81,8 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     found: list[tuple[Batch, Tensor]] = []
     scores = score_held_out(replica.model, job, dataset, placement, fetch, lambda *each: found.append(each))
     by_group = ByGroup(None, (), None)
-    if batches := [(batch.labels, batch.groups) for batch, _ in found if batch.groups is not None]:
+    batches = [(each.labels, each.groups, each.sample_weights) for each, _ in found if each.groups is not None]
+    if batches:
         by_group = Grouped.of(batches).scores(torch.cat([first_of(logits) for _, logits in found]).numpy())
     if not scores.samples:
         raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
@@ -118,7 +119,7 @@ def score_held_out(  # noqa: PLR0913, PLR0917 -- a model is in two places, and s
     for batch in _batches(job, dataset):
         access = find_access(placement, batch.ids)
         logits = logits_of(network, batch, access, fetch(access.unique))
-        scores.add(logits, torch.from_numpy(batch.labels), 0)
+        scores.add_held_out(logits, batch.labels, batch.sample_weights)
         note(batch, logits)
     scores.merge(scores.take_delta())
     return scores

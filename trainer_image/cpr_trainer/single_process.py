@@ -128,7 +128,8 @@ class SingleProcessTrainer:
             fetch = partial(self.tables.read_next, access.unique)
             names = (self._seed, 0, step)  # those of the only trainer of a job
             computed = compute(self.replica, batch, access, fetch, len(samples), self._workers, names)
-            self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
+            found = computed.logits, computed.labels, computed.loss_share, computed.weights
+            self.scores.add(ScoredSlice(step, 1, samples.start, *found))
             if step % MERGE_STEPS == 0 or step == steps:
                 self.scores.merge(*self.scores.to_merge())
             self.replica.step(step)

@@ -19,6 +19,9 @@ class Columns(SpecModel):
     """Columns to predict, each 0 or 1. Status shows the scores of the first."""
     targets: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_PREDICTED)] = ()
     """Further columns to predict, of finite numbers. They need a network with its own loss."""
+    weight: ColumnName | None = None
+    """A column with the weight of each sample, a number from 0 to 1000000: its loss is multiplied by it, and metrics
+    are weighted. Default: all samples have the weight 1."""
     counts: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_NUMERIC)] = ()
     """Numeric features, transformed to log(1 + max(x, 0)). Missing values become 0."""
     numbers: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_NUMERIC)] = ()

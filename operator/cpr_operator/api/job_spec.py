@@ -98,7 +98,9 @@ def _copied(kind: type[_Part], part: SpecModel, **others: Any) -> _Part:
 
 
 def _model(model: ModelSpec, columns: Columns | None) -> ContractModel:
-    predicted = {} if columns is None else {"labels": columns.labels, "targets": columns.targets}
+    of_columns: dict[str, Any] = {}
+    if columns is not None:
+        of_columns = {"labels": columns.labels, "targets": columns.targets, "has_weights": columns.weight is not None}
     dense = model.dense_optimizer
     defaults = _DENSE_DEFAULTS.get(dense.kind, {})
     unstated = [name for name in defaults if getattr(dense, name) is None]
@@ -115,7 +117,7 @@ def _model(model: ModelSpec, columns: Columns | None) -> ContractModel:
         features=tuple(_copied(FeatureSpec, feature) for feature in model.features or ()),
         numeric=model.numeric,
         cross=_cross(model.interaction),
-        **predicted,
+        **of_columns,
     )
 
 

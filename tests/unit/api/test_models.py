@@ -14,7 +14,7 @@ from cpr_operator.api.base import format_time, parse_time
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec, validate
-from support.documents import BUILT, CRITEO, CROSSED, DYNAMIC, Edits, edited
+from support.documents import BUILT, CRITEO, CROSSED, CSV, DYNAMIC, Edits, edited
 
 
 def test_built_vocabulary_maps_other_ids_to_the_default_row() -> None:
@@ -41,6 +41,12 @@ def test_description_of_tables_in_bf16_has_a_version_that_earlier_images_refuse(
 def test_cross_network_raises_the_version_of_the_description() -> None:
     job = to_job_spec(parse_spec(edited(CROSSED)["spec"]), "uid", "name")
     assert (job.contract, job.model.cross) == (NEW_FIELDS_VERSION, CrossSpec(layers=3, rank=512))
+
+
+def test_weights_of_samples_raise_the_version_of_the_description() -> None:
+    job = to_job_spec(parse_spec(edited(CSV | {"spec.data.columns.weight": "worth"})["spec"]), "uid", "name")
+    assert job.data.columns is not None
+    assert (job.contract, job.model.has_weights, job.data.columns.weight) == (NEW_FIELDS_VERSION, True, "worth")
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,42 @@ def test_custom_loss_gets_all_labels_of_a_sample() -> None:
     torch.testing.assert_close(share, (LOGITS - LABELS)[:5].square().sum() / 12)
 
 
+class ByWeight(Metered):
+    def metric_sums(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        assert weights is not None
+        return torch.stack((((logits - labels).square().sum(dim=1) * weights).sum(), weights.sum()))
+
+
+WEIGHTS = torch.tensor([0.0, 0.5, 1.0, 3.0]).repeat(3)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_weighted_loss_is_that_of_torch_with_its_gradients(outputs: int) -> None:
+    logits, labels = LOGITS[:, :outputs].squeeze(1).requires_grad_(), LABELS[:, :outputs].squeeze(1)
+    network = build_network(SPEC, 1, factory=Plain)
+    parts = zip(logits.split((5, 7)), labels.split((5, 7)), WEIGHTS.split((5, 7)), strict=True)
+    share = sum(loss_share(network, part, of_part, 12, weights) for part, of_part, weights in parts)
+    weights = WEIGHTS if outputs == 1 else WEIGHTS[:, None]
+    expected = nn.BCEWithLogitsLoss(weight=weights)(logits, labels)
+    torch.testing.assert_close(share, expected)
+    found, wanted = (torch.autograd.grad(each, logits)[0] for each in (share, expected))  # type: ignore[arg-type]
+    torch.testing.assert_close(found, wanted)
+
+
+def test_custom_loss_and_custom_metrics_are_weighted() -> None:
+    share = loss_share(build_network(SPEC, 1, factory=Squared), LOGITS, LABELS, 12, WEIGHTS)
+    losses = (LOGITS - LABELS).square().sum(dim=1)
+    torch.testing.assert_close(share, (losses * WEIGHTS).sum() / 12)
+    spec = replace(SPEC, has_weights=True)
+    scores = ProgressiveValidation.of(0, spec, build_network(spec, 1, factory=ByWeight))
+    scores.add(LOGITS, LABELS, 0, WEIGHTS)
+    scores.merge(scores.take_delta())
+    expected = (losses @ WEIGHTS / WEIGHTS.sum()).item()
+    assert dict(scores.metrics())["error"] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ModelError, match="metric_sums of the network Metered failed: TypeError"):
+        build_network(spec, 1, factory=Metered)
+
+
 def test_number_can_be_predicted_with_a_custom_loss() -> None:
     spec = replace(SPEC, labels=("click",), targets=("dwell",))
     assert build_network(spec, 1, factory=Squared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,19 @@ def test_loss_that_is_no_number_ends_training(device: Device) -> None:
     samples, access, vectors = batch()
     with pytest.raises(DivergedError, match="not finite"):
         compute(DenseReplica(SPEC, 1, device), samples, access, lambda: vectors * torch.nan, SAMPLES, ComputeWorkers())
+
+
+@on_each_device
+def test_batch_without_weight_changes_nothing(device: Device) -> None:
+    samples, access, vectors = batch()
+    replica = DenseReplica(SPEC, 1, device)
+    before = replica.parameters.clone()
+    weightless = replace(samples, sample_weights=np.zeros(SAMPLES, np.float32))
+    found = compute(replica, weightless, access, lambda: vectors, SAMPLES, ComputeWorkers(3))
+    replica.step(1)
+    assert (found.loss_share, found.weights is None) == (0, False)
+    assert not single_tensor(found.row_gradients).any()
+    assert torch.equal(replica.parameters, before)
 
 
 @on_each_device

@@ -62,10 +62,11 @@ def test_lower_losses_are_better(metric: StopMetric) -> None:
         ("GAUC", 50, "cannot judge by GAUC: none of the groups of the 50 held-out samples has both labels"),
         ("LogLoss", 0, "cannot judge by LogLoss: no held-out row is a sample"),
         ("AUC", 0, "cannot judge by AUC: no held-out row is a sample"),
+        ("LogLoss", 7, "cannot judge by LogLoss: the 7 held-out samples all have the weight 0"),
     ],
 )
 def test_metric_that_labels_or_groups_leave_undefined_is_bad_data(metric: StopMetric, scored: int, why: str) -> None:
-    undefined = HeldOutScores(10, 1000, scored, None, None, None, None)
+    undefined = HeldOutScores(10, 1000, scored, None, 0.5 if scored == 50 else None, None, None)
     with pytest.raises(DataError, match=why):
         EarlyStopState().after(undefined, EarlyStopSpec(metric, 2))
     known = EarlyStopState(10, 0.7, 10, 0)

@@ -22,12 +22,14 @@ class Batch:
     model states features.
     labels: float32 [n], or [n, L] if the model predicts L values: labels, 0 or 1, then targets.
     groups: str [n], the value of the group column, if the data was opened with one.
+    sample_weights: float32 [n], 0 or more; None if all samples have the weight 1.
     """
 
     dense: NDArray[np.float32]
     ids: NDArray[np.int64] | Bags
     labels: NDArray[np.float32]
     groups: NDArray[np.object_] | None = None
+    sample_weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cpr_contract.model import DEFAULT_ROW, TableSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.files import Parsed
-from cpr_trainer.data.schema import NO_ROW, Columns, Input, as_texts, count_features, ids_of_hashes, is_text
+from cpr_trainer.data.schema import MAX_WEIGHT, NO_ROW, Columns, Input, as_texts, count_features, ids_of_hashes, is_text
 from cpr_trainer.data.whole_numbers import as_canonical, canonical
 from cpr_trainer.embedding.bags import Bags, Column, FeatureLayout, Int32s
 from cprjob_serving.hashes import Cells, hashes
@@ -38,7 +38,7 @@ class Rows:
 
     dense: float32 [n, N]. ids: int32 [n, T], int64 if a table is dynamic, or bags. labels: [n], or [n, L] if the model
     predicts L values; uint8, or float32 if there are targets. errors: those of bad rows; the values of these rows are
-    undefined. groups: str [n], if there is a group column.
+    undefined. groups: str [n], if there is a group column. sample_weights: float32 [n], if there is a column of them.
     """
 
     dense: NDArray[np.float32]
@@ -46,6 +46,7 @@ class Rows:
     labels: NDArray[np.uint8] | NDArray[np.float32]
     errors: RowErrors
     groups: NDArray[np.object_] | None = None
+    sample_weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -55,7 +56,8 @@ def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = No
     """Convert the columns of a block; `features`, if the model states any, describes the bags.
 
     A label is 0 or 1, a target a finite number. A feature is a finite decimal number. An absent one (an empty cell, a
-    null) is 0, and so are features that the data does not have. For categories see `_ids_of`.
+    null) is 0, and so are features that the data does not have. A weight is a number from 0 to `MAX_WEIGHT`. For
+    categories see `_ids_of`.
     """
     table, errors = parsed.table, RowErrors()
     predicted: list[NDArray[Any]] = []
@@ -76,7 +78,8 @@ def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = No
         values = np.where(np.isfinite(values), values, 0)
         dense[:, place] = count_features(values) if place < len(columns.counts) else values
     groups = None if columns.group is None else _groups_of(table.column(columns.group))
-    rows = Rows(dense, _ids_of(table, columns, errors, features), labels, errors, groups)
+    weights = None if columns.sample_weight is None else _sample_weights(table, columns.sample_weight, errors)
+    rows = Rows(dense, _ids_of(table, columns, errors, features), labels, errors, groups, weights)
     return _with_ragged(rows, parsed.ragged) if parsed.ragged else rows
 
 
@@ -95,7 +98,19 @@ def _with_ragged(rows: Rows, ragged: dict[int, str]) -> Rows:
     groups = None if rows.groups is None else np.full(count, "", np.object_)
     if groups is not None:
         groups[places] = rows.groups
-    return Rows(dense, ids, labels, ragged | {int(places[row]): error for row, error in rows.errors.items()}, groups)
+    weights = None if rows.sample_weights is None else np.zeros(count, np.float32)
+    if weights is not None:
+        weights[places] = rows.sample_weights
+    errors = ragged | {int(places[row]): error for row, error in rows.errors.items()}
+    return Rows(dense, ids, labels, errors, groups, weights)
+
+
+def _sample_weights(table: Any, name: str, errors: RowErrors) -> NDArray[np.float32]:
+    """Return the weight of each row, float32 [n]; rows without a valid one are noted in `errors`."""
+    found = _numbers_of(table.column(name))
+    valid = (found >= 0) & (found <= MAX_WEIGHT)
+    _add_errors(errors, f"column {name}", table.column(name), ~valid, f"a weight from 0 to {MAX_WEIGHT}")
+    return np.where(valid, found, 0).astype(np.float32)
 
 
 # --- Ids

@@ -160,6 +160,7 @@ def _uses(columns: Columns) -> dict[str, list[str]]:
         uses.append((each.column, f"table {each.table.name}, {each.table.rows} rows{numbered}{pooling}"))
     uses += [(each.weights, f"weights of {each.column}") for each in columns.inputs if each.weights is not None]
     uses += [] if columns.group is None else [(columns.group, "group")]
+    uses += [] if columns.sample_weight is None else [(columns.sample_weight, "weight of samples")]
     for name, use in uses:
         found.setdefault(name, []).append(use)
     return found

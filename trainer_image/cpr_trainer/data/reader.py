@@ -51,8 +51,8 @@ class TableDataset:
     """The samples of one or many files, in the order of their names.
 
     Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 4 N + L + 4 F bytes a row
-    for N numeric features and F others, or 4 N + 4 L + 4 F with targets; 4 more for each id of a row with bags, and 4
-    for its weight. With dynamic tables an id takes 8 bytes.
+    for N numeric features and F others, or 4 N + 4 L + 4 F with targets; 4 more for the weight of a sample, for each id
+    of a row with bags, and for its weight. With dynamic tables an id takes 8 bytes.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class TableDataset:
         labels = np.empty((len(indices), *self._predicted), np.float32)
         good = np.ones(len(indices), np.bool_)
         groups = None if self._columns.group is None else np.full(len(indices), "", np.object_)
+        weights = None if self._columns.sample_weight is None else np.zeros(len(indices), np.float32)
         bags: list[Bags] = []
         parts = np.split(order, starts[1:])
         for number, places, rows in zip(needed.tolist(), parts, self._prefetcher.get(needed.tolist()), strict=False):
@@ -93,12 +94,15 @@ class TableDataset:
                 ids[places] = rows.ids[within]
             if groups is not None and rows.groups is not None:
                 groups[places] = rows.groups[within]
+            if weights is not None and rows.sample_weights is not None:
+                weights[places] = rows.sample_weights[within]
             if rows.errors:
                 good[places] = ~np.isin(within, list(rows.errors))
-        groups = None if groups is None else groups[good]
-        if bags:
-            return Batch(dense[good], Bags.join(bags).take(np.argsort(order)[good]), labels[good], groups)
-        return Batch(dense, ids, labels, groups) if good.all() else Batch(dense[good], ids[good], labels[good], groups)
+        of_bags = Bags.join(bags).take(np.argsort(order)[good]) if bags else None
+        if good.all():
+            return Batch(dense, ids if of_bags is None else of_bags, labels, groups, weights)
+        groups, weights = (None if each is None else each[good] for each in (groups, weights))
+        return Batch(dense[good], ids[good] if of_bags is None else of_bags, labels[good], groups, weights)
 
     def prefetch(self, blocks: Ints) -> None:
         self._prefetcher.prefetch(blocks.tolist())

@@ -21,6 +21,8 @@ from cprjob_serving.vocabulary import Vocabulary
 #: The Criteo layout has no header: columns go by their numbers.
 CRITEO_NAMES = tuple(str(number) for number in range(1, 2 + DENSE_FEATURES + CATEGORICAL_FEATURES))
 MAX_TABLE_ROWS = 2**31 - 1
+#: The largest weight of a sample. Sums of weights are counted in fixed point, see `cpr_trainer.evaluation`.
+MAX_WEIGHT = 1_000_000
 #: Marks an id without a row; its sample is a bad row.
 NO_ROW = -1
 _MAX_SHOWN_NAMES = 50
@@ -65,7 +67,7 @@ class Columns:
     """The columns that feed a model. `counts` and `numbers` are the first of `width` numeric features.
 
     `separator` stands between the ids of a bag, and between their weights, in text. `group` is no input: the scores of
-    its values are reported separately.
+    its values are reported separately. `sample_weight` has the weights of samples.
     """
 
     labels: tuple[str, ...]
@@ -76,6 +78,7 @@ class Columns:
     separator: str | None = None
     width: int = DENSE_FEATURES
     group: str | None = None
+    sample_weight: str | None = None
 
     @property
     def predicted(self) -> tuple[str, ...]:
@@ -85,7 +88,8 @@ class Columns:
     @property
     def numeric(self) -> tuple[str, ...]:
         """The columns of single numbers."""
-        return (*self.predicted, *self.counts, *self.numbers)
+        weight = () if self.sample_weight is None else (self.sample_weight,)
+        return (*self.predicted, *self.counts, *self.numbers, *weight)
 
     @property
     def bags(self) -> frozenset[str]:
@@ -142,6 +146,7 @@ def columns_of(data: DataSpec, model: ModelSpec) -> Columns:
         _inputs(model, columns),
         columns.separator,
         model.dense_width,
+        sample_weight=columns.weight,
     )
 
 

@@ -56,7 +56,10 @@ class CustomMetrics(Protocol):
     """A network with its own metrics, from sums: those of slices, steps and trainers are added up."""
 
     def metric_sums(self, logits: Tensor, labels: Tensor, /) -> Tensor:
-        """Return k sums over some samples, [k], from logits and labels, float32 [n] or [n, L]."""
+        """Return k sums over some samples, [k], from logits and labels, float32 [n] or [n, L].
+
+        If samples have weights, these are a third argument, float32 [n].
+        """
 
     def metrics(self, sums: Tensor, /) -> Mapping[str, float]:
         """Return metrics by name, 8 at most, from the sums over all samples, float64 [k].
@@ -135,18 +138,24 @@ def traced(network: nn.Module, dense: Tensor, embeddings: Any) -> Tensor:
     return network(dense, embeddings)  # type: ignore[no-any-return]
 
 
-def loss_share(network: nn.Module, logits: Tensor, labels: Tensor, batch_size: int) -> Tensor:
+def loss_share(
+    network: nn.Module, logits: Tensor, labels: Tensor, batch_size: int, weights: Tensor | None = None
+) -> Tensor:
     """Return a slice's share of the batch's mean loss, a scalar: nats, if the network has no loss of its own.
 
     logits, labels: float32 [n] or [n, L], the slice. batch_size: samples of the whole batch, all trainers
-    together; so shares, and gradients, add up over trainers. Raises ModelError.
+    together; so shares, and gradients, add up over trainers. weights: float32 [n], of the samples: the loss of each is
+    multiplied by its weight, and the sum divided by the number of samples, as `BCEWithLogitsLoss(weight)` does. Raises
+    ModelError.
     """
     if isinstance(network, CustomLoss):
         with _calls(network, "sample_losses"):
             losses = network.sample_losses(logits, labels)
         _require_shape(network, "sample_losses", losses, labels.shape[:1])
-        return losses.sum() / batch_size
-    losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        return (losses if weights is None else losses * weights).sum() / batch_size
+    if weights is not None:
+        weights = weights.view(-1, *(1 for _ in labels.shape[1:]))
+    losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, weights, reduction="sum")
     return losses / (batch_size * labels.shape[1:].numel())
 
 
@@ -156,13 +165,15 @@ def gradients(network: nn.Module, loss: Tensor, leaves: Sequence[Tensor]) -> tup
         return torch.autograd.grad(loss, leaves, allow_unused=True)
 
 
-def metric_sums(network: CustomMetrics, logits: Tensor, labels: Tensor, count: int | None = None) -> Tensor:
+def metric_sums(
+    network: CustomMetrics, logits: Tensor, labels: Tensor, weights: Tensor | None = None, count: int | None = None
+) -> Tensor:
     """Return the sums of a network's own metrics over some samples, [k]; k is `count` if that is stated.
 
-    logits, labels: float32 [n] or [n, L]. Raises ModelError.
+    logits, labels: float32 [n] or [n, L]. weights: float32 [n], if samples have weights. Raises ModelError.
     """
     with _calls(network, "metric_sums"):
-        sums = network.metric_sums(logits, labels)
+        sums = network.metric_sums(logits, labels, *(() if weights is None else (weights,)))
     shape = (len(sums) if isinstance(sums, Tensor) and sums.dim() else 1,) if count is None else (count,)
     _require_shape(network, "metric_sums", sums, shape, samples=len(labels))
     return sums
@@ -204,7 +215,11 @@ def state_of(network: nn.Module) -> dict[str, Tensor]:
 def count_metric_sums(network: CustomMetrics, spec: ModelSpec) -> int:
     """Return the number of sums that the metrics of a network need. Raises ModelError."""
     zeros = torch.zeros(_PROBED_SAMPLES, *spec.output_shape)
-    return len(metric_sums(network, zeros, zeros))
+    return len(metric_sums(network, zeros, zeros, _probed_weights(spec)))
+
+
+def _probed_weights(spec: ModelSpec) -> Tensor | None:
+    return torch.ones(_PROBED_SAMPLES) if spec.has_weights else None
 
 
 def _require_shape(
@@ -256,7 +271,8 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
         ) from error
     logits, labels = logits.float(), torch.zeros(shape, device=device)
     if isinstance(network, CustomMetrics):
-        sums = metric_sums(network, logits.detach().cpu(), torch.ones(shape), count_metric_sums(network, spec))
+        values = logits.detach().cpu(), torch.ones(shape), _probed_weights(spec)
+        sums = metric_sums(network, *values, count=count_metric_sums(network, spec))
         metrics(network, sums.double())
     found = gradients(network, loss_share(network, logits, labels, 1), leaves)
     set_training(network, on=True)

@@ -85,14 +85,15 @@ class ComputeWorkers:
 class Computed:
     """The results of one slice; the dense gradient is in the replica.
 
-    row_gradients: of the unique rows, in the replica's dtype. logits, labels: float32 [n] or [n, L]. All on the CPU.
-    loss_share: see `cpr_trainer.model.entrypoint.loss_share`.
+    row_gradients: of the unique rows, in the replica's dtype. logits, labels: float32 [n] or [n, L]. weights: float32
+    [n], those of the samples. All on the CPU. loss_share: see `cpr_trainer.model.entrypoint.loss_share`.
     """
 
     row_gradients: Rows
     logits: Tensor
     labels: Tensor
     loss_share: float
+    weights: Tensor | None = None
 
 
 def compute(  # noqa: PLR0913, PLR0917 -- the network, the samples, and the threads
@@ -112,28 +113,30 @@ def compute(  # noqa: PLR0913, PLR0917 -- the network, the samples, and the thre
     `DenseReplica.step`.
     Raises DivergedError if the loss is not finite, ModelError if the network's code fails, and what `fetch` raises.
     """
-    labels = torch.from_numpy(batch.labels)
+    labels, of_batch = torch.from_numpy(batch.labels), batch.sample_weights
+    weights = None if of_batch is None else torch.from_numpy(of_batch)
     replica.gradients.zero_()
     with replica.computing():
         if not len(batch):  # Some networks reject a batch without samples.
             nothing = map_rows(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
-            return Computed(nothing, labels, labels, 0.0)
+            return Computed(nothing, labels, labels, 0.0, weights)
         # A single sample has no statistics to normalise by, as BatchNorm does in training.
         set_training(replica.model, on=len(batch) > 1)
         device = replica.device
-        dense, truth, on_device = torch.from_numpy(batch.dense).to(device), labels.to(device), access.to(device)
+        dense, on_device = torch.from_numpy(batch.dense).to(device), access.to(device)
+        truth = labels.to(device), None if weights is None else weights.to(device)
 
         def embeddings() -> Embeddings:
             return on_device.embeddings(map_rows(lambda values: values.to(device, replica.dtype), fetch()))
 
         slices = enumerate(workers.split(len(batch)))
-        parts = [_Part(replica, truth[samples], samples, batch_size, (*names, part)) for part, samples in slices]
+        parts = [_Part(replica, truth, samples, batch_size, (*names, part)) for part, samples in slices]
         shares = _compute_parts(replica, parts, dense, embeddings, workers)
     for part in parts:  # The order is fixed: sums in another order differ in their last bits.
         replica.add_gradients(part.dense_gradients)
     summed = on_device.sum_gradients(_joined([part.gradients for part in parts]))
     logits = torch.cat([part.logits for part in parts])
-    return Computed(map_rows(Tensor.cpu, summed), logits.cpu(), labels, sum(shares))
+    return Computed(map_rows(Tensor.cpu, summed), logits.cpu(), labels, sum(shares), weights)
 
 
 def _compute_parts(
@@ -182,17 +185,27 @@ def _finish_serially(parts: Sequence[_Part], embeddings: Embeddings) -> list[flo
 
 
 class _Part:
-    """A worker's part of a slice: separate samples and a separate pass, on the shared network."""
+    """A worker's part of a slice: separate samples and a separate pass, on the shared network.
+
+    truth: the labels of the whole slice, float32 [n] or [n, L], and the weights of its samples, float32 [n] or None.
+    """
 
     gradients: Embeddings
     dense_gradients: Sequence[Tensor | None]
     logits: Tensor
 
     def __init__(
-        self, replica: DenseReplica, labels: Tensor, samples: slice, batch_size: int, names: tuple[int, ...]
+        self,
+        replica: DenseReplica,
+        truth: tuple[Tensor, Tensor | None],
+        samples: slice,
+        batch_size: int,
+        names: tuple[int, ...],
     ) -> None:
         self._replica = replica
-        self._labels = labels
+        labels, weights = truth
+        self._labels = labels[samples]
+        self._weights = None if weights is None else weights[samples]
         self._samples = samples
         self._batch_size = batch_size
         self._names = names
@@ -218,7 +231,7 @@ class _Part:
             own = map_rows(lambda values: values[self._samples].requires_grad_(), embeddings)
         with self._replica.autocast():
             logits = self._end(own).float()
-        loss = loss_share(self._replica.model, logits, self._labels, self._batch_size)
+        loss = loss_share(self._replica.model, logits, self._labels, self._batch_size, self._weights)
         share = float(loss.detach())
         if not isfinite(share):
             raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")

@@ -86,7 +86,7 @@ class HeldOutEvaluator:
         for batch_slice, vectors in self._prefetched(step):
             fetched = self._shards.fetch(vectors)
             logits = _logits(replica, batch_slice, fetched)
-            scores.add(logits, torch.from_numpy(batch_slice.batch.labels), 0)
+            scores.add_held_out(logits, batch_slice.batch.labels, batch_slice.batch.sample_weights)
             found.append(first_of(logits))
         self._counters, self._scored_step = (scores.take_delta(),), step
         if self._grouped is not None:
@@ -150,7 +150,7 @@ class HeldOutEvaluator:
             if rank == setup.rank:
                 self._first = first
                 own = tuple(slice_of(0, batch, setup.placement) for batch in batches)
-            grouped += [(batch.labels, batch.groups) for batch in batches if batch.groups is not None]
+            grouped += [(each.labels, each.groups, each.sample_weights) for each in batches if each.groups is not None]
             first += sum(map(len, batches))
         self._grouped = Grouped.of(grouped) if has_groups else None
         return own

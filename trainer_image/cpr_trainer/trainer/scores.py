@@ -24,7 +24,7 @@ class ScoredSlice:
     """One trainer's slice of `step`, the `trainers`-th part of it.
 
     logits, labels: float32 [n] or [n, L], the logits before training. first_sample: the global number of the slice's
-    first sample. loss_share: its part of the step's mean loss.
+    first sample. loss_share: its part of the step's mean loss. weights: float32 [n], if samples have weights.
     """
 
     step: int
@@ -33,6 +33,7 @@ class ScoredSlice:
     logits: Tensor
     labels: Tensor
     loss_share: float
+    weights: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +70,7 @@ class Scores:
         if part.step <= self._scored_step:
             return  # A group broke in this step: it is computed again, and was scored before.
         self._scored_step = part.step
-        self.validation.add(part.logits, part.labels, part.first_sample)
+        self.validation.add(part.logits, part.labels, part.first_sample, part.weights)
         self._loss_shares += torch.tensor((part.loss_share, 1 / part.trainers), dtype=torch.float64)
 
     def to_merge(self) -> tuple[Tensor, Tensor]:
@@ -145,6 +146,8 @@ class EarlyStopState:
             why = f"the {scores.scored} held-out samples all have the same label, 0 or 1"
             if not scores.scored:
                 why = "no held-out row is a sample"
+            elif scores.logloss is None:
+                why = f"the {scores.scored} held-out samples all have the weight 0"
             elif spec.metric == "GAUC":
                 why = f"none of the groups of the {scores.scored} held-out samples has both labels, 0 and 1"
             raise DataError(

@@ -235,6 +235,7 @@ class Stepper:
                 logits=computed.logits,
                 labels=computed.labels,
                 loss_share=computed.loss_share,
+                weights=computed.weights,
             )
         )
 

@@ -70,6 +70,12 @@ OF_DATA = (
         for field in ("counts", "numbers", "categories")
     ),
     Rule(
+        "spec.data.columns/weight",
+        "a predicted column cannot be a weight",
+        "name another column, or correct spec.data.columns.labels and targets",
+        "!has(self.weight) || !(self.weight in self.labels || self.weight in self.targets)",
+    ),
+    Rule(
         "spec.data/columns",
         "only CSV and TSV have a separator of ids",
         "remove spec.data.columns.separator, because bags are lists in Parquet and Custom data",
