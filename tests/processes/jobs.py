@@ -153,12 +153,13 @@ def vocabulary(folder: Path) -> JobSpec:
 
 
 def weighted(folder: Path) -> JobSpec:
-    """A log in Parquet with a weight for each sample, a quarter of them 0; rows are held out."""
+    """A log in Parquet, in its order, with a weight for each sample, a quarter of them 0; rows are held out."""
     random, rows = np.random.default_rng(2), table_data.as_table(table_data.clicks(SAMPLES // 6, seed=1))
     worth = random.exponential(2, len(rows)) * (random.random(len(rows)) < 0.75)
-    data = table_data.write(rows.append_column("worth", [worth]), folder / "log", "parquet")
+    data = table_data.write(rows.append_column("worth", [worth]), folder / "log", "parquet", files=4)
     columns = replace(table_data.COLUMNS, weight="worth")
-    data = replace(data, columns=columns, epochs=6, batch_size=BATCH, seed=11, hold_out=0.1)
+    data = replace(data, columns=columns, epochs=None, samples=SAMPLES, shuffle_rows=0, hold_out=0.1)
+    data = replace(data, batch_size=BATCH, seed=11)
     job, tables = plain(folder), (TableSpec("user", 100), TableSpec("item", 50))
     model = replace(job.model, tables=tables, has_weights=True)
     return replace(job, contract=NEW_FIELDS_VERSION, model=model, data=data, sparse_updates="PerStep")
@@ -194,6 +195,13 @@ def early_stop(folder: Path) -> JobSpec:
     return replace(job, data=replace(job.data, hold_out=0.1), evaluation=EvaluationSpec(EVERY, 10**6, STOP))
 
 
+def to_target(folder: Path) -> JobSpec:
+    """The job ends at the first evaluation with an AUC of 0.8."""
+    job = early_stop(folder)
+    evaluation = EvaluationSpec(EVERY, 10**6, EarlyStopSpec("AUC", None, target=0.8))
+    return replace(job, contract=NEW_FIELDS_VERSION, evaluation=evaluation)
+
+
 def noisy(folder: Path) -> JobSpec:
     """A network with dropout and BatchNorm, on two workers that are stated: a measurement would find one."""
     job = plain(folder)
@@ -227,7 +235,8 @@ JOBS: Mapping[str, Callable[[Path], JobSpec]] = {
     make.__name__: make
     for make in (
         *(plain, three_workers, dims, half_rows, dynamic, recipe, features, two_labels),
-        *(bags, vocabulary, weighted, code, wide, early_stop, noisy, two_trainers, merged_steps, dense_saves),
+        *(bags, vocabulary, weighted, code, wide, early_stop, to_target, noisy, two_trainers),
+        *(merged_steps, dense_saves),
     )
 }
 

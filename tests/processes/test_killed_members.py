@@ -45,7 +45,7 @@ from processes.faults import (
     with_parity,
     without_store,
 )
-from processes.jobs import BATCH, EVERY, JOBS, SAMPLES, STEPS, STOP, evaluated_alone
+from processes.jobs import BATCH, EVERY, JOBS, SAMPLES, STEPS, evaluated_alone
 from support import table_data
 from support.local_job import LocalJob
 from support.model import assert_fitted, saved_model
@@ -188,6 +188,14 @@ TABLE = (
         OFTEN_S,
         environ=SUPERVISED_PODS,
     ),
+    Row("a target, and a killed shard", "to_target", ((EVERY // BATCH + 5, killed_shards(1)),), REPLAY, OFTEN_S),
+    Row(
+        "weights of samples, and rows in their order",
+        "weighted",
+        ((60, killed_processes(ROLE_TRAINER, 0)), (140, killed_shards(0))),
+        REPLAY,
+        environ=SUPERVISED_PODS,
+    ),
     Row("an early stop after a rollback", "early_stop", ((2 * EVERY // BATCH + 5, rolled_back()),), REPLAY, OFTEN_S),
 )
 
@@ -226,8 +234,12 @@ def assert_ended_as(expected: Fitted, job: JobSpec, anchor: AnchorRef, folder: P
 def assert_ended_early(job: JobSpec, undisturbed: JobSpec, result: Result) -> None:
     """Compare the end and the best anchor of the job with those of a single process."""
     evaluations, early_stop = evaluated_alone(undisturbed)
-    assert early_stop.should_stop(STOP)
-    assert 0 < early_stop.best_step < early_stop.step < STEPS
+    assert job.evaluation is not None
+    stop = job.evaluation.early_stop
+    assert stop is not None
+    assert early_stop.should_stop(stop)
+    assert 0 < early_stop.best_step < STEPS
+    assert early_stop.step == early_stop.best_step + (stop.patience or 0) * EVERY // BATCH
     assert result.best is not None
     assert (result.anchor.step, result.evaluation) == (early_stop.step, evaluations[-1])
     found = (result.best.anchor.step, result.best.value, result.best.since)

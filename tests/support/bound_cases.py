@@ -169,10 +169,11 @@ BOUNDS = (
     *DYNAMIC_BOUNDS,
     bound("spec.data.columns.separator", "\u00b7", "||", under=CSV | BAG),
     bound("spec.data.columns.separator", ",", '"', under=CSV | BAG),
-    bound("spec.data.shuffleRows", 1024, 1000),
+    bound("spec.data.shuffleRows", 2**26, 2**26 + 1),
     bound("spec.evaluation.everySamples", 0, -1),
     bound("spec.evaluation.groupBy", 128 * "u", 129 * "u", under=CSV),
     bound("spec.evaluation.uri", "s3://b/k", "http://b/k", under=CSV),
+    Case("spec.evaluation.earlyStop.target", {**EVALUATED, **_stop(target=0.8)}, {**EVALUATED, **_stop(target=0)}),
     Case("spec.evaluation.earlyStop.patience", {**EVALUATED, **_stop(patience=1)}, {**EVALUATED, **_stop(patience=0)}),
     Case(
         "spec.evaluation.earlyStop.minImprovement",

@@ -28,6 +28,7 @@ WORTH: Edits = {"spec.data.columns.weight": "worth"}
 SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7, 8))
 
 DATA = (
+    Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 0}, {"spec.data.shuffleRows": 1023}, "at least 1024 rows"),
     Case("spec.data.columns.weight", CSV | WORTH, CSV | WORTH | {"spec.data.columns.weight": "click"}, "be a weight"),
     Case("spec.data.samples", CRITEO, {**CRITEO, "spec.data.samples": 10}, "exactly one of epochs and samples"),
     Case(

@@ -57,6 +57,12 @@ RULES = (
         {"spec.shards.replicas": 16},
         "must not exceed the number of rows of all tables",
     ),
+    Case(
+        "spec.evaluation.earlyStop.patience",
+        CSV | OWN_ROWS | {"spec.evaluation.earlyStop": {"metric": "AUC", "target": 0.8}},
+        CSV | OWN_ROWS | {"spec.evaluation.earlyStop": {"metric": "AUC"}},
+        "by patience, by a target, or by both",
+    ),
     *DATA,
     *DYNAMIC_RULES,
     Case(

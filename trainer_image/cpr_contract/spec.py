@@ -69,9 +69,9 @@ class DataSpec:
 
     Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`. `Custom` data comes
     from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of CSV, TSV, Parquet
-    and Custom; with `header` text files begin with their names. Rows are shuffled in windows of `shuffle_rows`; the
-    last portion `hold_out` of them is never trained. Objects are read at `store`, by default the endpoint of the job's
-    store.
+    and Custom; with `header` text files begin with their names. Rows are shuffled in windows of `shuffle_rows`; with 0
+    they have the order of the data. The last portion `hold_out` of them is never trained. Objects are read at `store`,
+    by default the endpoint of the job's store.
     """
 
     format: DataFormat
@@ -148,14 +148,16 @@ StopMetric = Literal["AUC", "GAUC", "LogLoss", "NormalisedEntropy"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyStopSpec:
-    """The job ends after `patience` consecutive evaluations without a new best one.
+    """The job ends after `patience` consecutive evaluations without a new best one, and once one reaches the `target`.
 
-    An evaluation is the new best if its `metric` improves on the best before by more than `min_improvement`.
+    An evaluation is the new best if its `metric` improves on the best before by more than `min_improvement`, or is at
+    `target` or better. None: the job does not end so.
     """
 
     metric: StopMetric
-    patience: int
+    patience: int | None
     min_improvement: float = 0.0
+    target: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +247,16 @@ class JobSpec:
 def description_version(version: int, job: JobSpec) -> int:
     """Return the version of a job's description, for pods with which the operator speaks `version`."""
     model = job.model
+    stop = None if job.evaluation is None else job.evaluation.early_stop
     raised = (
-        "bf16" in model.table_precisions or model.has_dynamic_tables or model.cross is not None or model.has_weights
+        "bf16" in model.table_precisions,
+        model.has_dynamic_tables,
+        model.cross is not None,
+        model.has_weights,
+        job.data.shuffle_rows == 0,
+        stop is not None and stop.target is not None,
     )
-    return max(version, NEW_FIELDS_VERSION) if raised else version
+    return max(version, NEW_FIELDS_VERSION) if any(raised) else version
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:

@@ -67,23 +67,27 @@ class Data(SpecModel):
     """Seed of the sample order and of the model's initial values."""
     max_bad_lines: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Number of malformed rows that one trainer may skip. One more fails the job."""
-    shuffle_rows: Annotated[int, Field(ge=1024, le=2**26)] = 2**19
-    """Size of the shuffle window, in rows. Data with more rows is shuffled window by window. A trainer holds up to two
-    windows in memory."""
+    shuffle_rows: Annotated[int, Field(ge=0, le=2**26)] = 2**19
+    """Size of the shuffle window, in rows, at least 1024. Data with more rows is shuffled window by window. A trainer
+    holds up to two windows in memory. 0: rows are trained in the order of the data, the same in each epoch."""
     hold_out: Annotated[float, Field(ge=0, le=0.5)] = 0
     """The portion of rows at the end of the data that is never trained. `cprjob evaluate` scores the model on it."""
 
 
 class EarlyStop(SpecModel):
-    """Early stopping: training ends if the model does not improve. The result is the best model."""
+    """Early stopping: training ends if the model does not improve, or is good enough. The result is the best model."""
 
     metric: StopMetric
     """The metric of the first label. AUC and GAUC should rise, the others should fall. GAUC needs
     groupBy. If the labels or groups of the scored rows leave the metric undefined, the job fails with BadData."""
-    patience: Annotated[int, Field(ge=1, le=1000)]
-    """The job ends after this number of consecutive evaluations without a new best one."""
+    patience: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """The job ends after this number of consecutive evaluations without a new best one. Default: it does not, and has a
+    target."""
     min_improvement: Annotated[float, Field(ge=0, le=1)] = 0
     """An evaluation is the best only if it is better than the best before by more than this."""
+    target: Annotated[float, Field(gt=0, le=100)] | None = None
+    """The job ends at the first evaluation whose metric is this or better, and its model is the result. Default: there
+    is no target."""
 
 
 class Evaluation(SpecModel):

@@ -91,7 +91,9 @@ def succeed(state: ReconcileState, result: Anchor) -> ReconcileState:
     why = ConditionUpdate("Complete", "True", "Trained", model.key)
     if early:
         best, others = status.best, "evaluations were no better"
-        others = others if best is None else f"the last {best.since} {others} than {best.value:.6g}"
+        if best is not None:
+            reached = f"an evaluation of {best.value:.6g} reached the target"
+            others = f"the last {best.since} {others} than {best.value:.6g}" if best.since else reached
         why = ConditionUpdate("Complete", "True", "EarlyStopped", f"{others}; the model is {model.key}")
     return _end(state.to(status, event), why)
 

@@ -16,6 +16,8 @@ from cpr_operator.api.status import FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec, validate
 from support.documents import BUILT, CRITEO, CROSSED, CSV, DYNAMIC, Edits, edited
 
+TARGET = {"metric": "AUC", "target": 0.80275}
+
 
 def test_built_vocabulary_maps_other_ids_to_the_default_row() -> None:
     def table(**edits: Any) -> TableSpec:
@@ -41,6 +43,20 @@ def test_description_of_tables_in_bf16_has_a_version_that_earlier_images_refuse(
 def test_cross_network_raises_the_version_of_the_description() -> None:
     job = to_job_spec(parse_spec(edited(CROSSED)["spec"]), "uid", "name")
     assert (job.contract, job.model.cross) == (NEW_FIELDS_VERSION, CrossSpec(layers=3, rank=512))
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"spec.data.shuffleRows": 0},
+        {"spec.data.holdOut": 0.1, "spec.evaluation.everySamples": 10, "spec.evaluation.earlyStop": TARGET},
+    ],
+    ids=["unshuffled", "target"],
+)
+def test_order_of_rows_and_target_raise_the_version_of_the_description(edits: Edits) -> None:
+    job = to_job_spec(parse_spec(edited(edits)["spec"]), "uid", "name")
+    assert job.contract == NEW_FIELDS_VERSION
+    assert from_json(JobSpec, to_json(job)) == job
 
 
 def test_weights_of_samples_raise_the_version_of_the_description() -> None:

@@ -222,6 +222,28 @@ def test_order_of_windows_is_the_same_in_every_release() -> None:
     assert order.batch_indices(39)[-5:].tolist() == [468, 474, 484, 488, 493]
 
 
+@settings(deadline=None)
+@given(blocks, st.integers(1, 70), st.integers(1, 9), st.integers(1, 60), st.floats(0, 0.5))
+def test_rows_without_shuffling_keep_their_order_in_each_epoch(
+    parts: list[tuple[int, bool]], batch: int, trainers: int, ahead: int, portion: float
+) -> None:
+    data, layout = DataSpec("CSV", "x", 3, None, batch, 1, 0, shuffle_rows=0, hold_out=portion), layout_of_blocks(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cpr_trainer.data.order._READ_AHEAD", ahead)
+        order = BatchOrder.of(data, layout)
+    rows = held_out(data, layout.rows).start
+    assert trained_rows(order, trainers) == 3 * list(range(rows))
+    windows = order.windows
+    assert (windows is None) == (rows <= max(ahead, batch))
+    if windows is not None:
+        for window in range(windows.per_epoch):
+            of_window = range(windows.first_sample(window), windows.first_sample(window + 1))
+            needed = layout.blocks_of(windows.rows_at(of_window))
+            read = [windows.blocks_of(window, rank, trainers).tolist() for rank in range(trainers)]
+            assert all(each == sorted(each) for each in read)
+            assert {block for each in read for block in each} == set(needed.tolist())
+
+
 def test_small_data_is_shuffled_as_a_whole() -> None:
     data = DataSpec("CSV", "x", 1, None, 50, 1, 0, shuffle_rows=1000)
     assert BatchOrder.of(data, Layout.of([500, 500], [0, 1])).windows is None

@@ -35,6 +35,7 @@ BEST = Anchor(key="best", digest="0", generation=1, step=5, samples=500)
         (TOTAL, None, "Trained", "last", 100),
         (TOTAL, BestModel(anchor=BEST, value=0.75, since=1), "Trained", "best", 100),
         (800, BestModel(anchor=BEST, value=0.75, since=3), "EarlyStopped", "best", 40),
+        (800, BestModel(anchor=BEST, value=0.75, since=0), "EarlyStopped", "best", 40),
         (800, None, "EarlyStopped", "last", 40),
     ],
 )
@@ -51,6 +52,9 @@ async def test_result_is_the_best_model_if_there_is_one(
     (complete,) = (each for each in ended.conditions if each.type == "Complete")
     assert (complete.status, complete.reason) == ("True", reason)
     assert complete.message.endswith(model)
+    if best is not None and samples < TOTAL:
+        why = "the last 3 evaluations were no better than 0.75"
+        assert complete.message.startswith(why if best.since else "an evaluation of 0.75 reached the target")
     assert (ended.progress.samples, ended.progress.step, ended.progress.percent) == (samples, last.step, percent)
 
 

@@ -45,6 +45,24 @@ def test_small_improvement_is_none() -> None:
     assert judged(scores(0.7, 0.74, 0.74), spec) == EarlyStopState(30, 0.7, 10, 2)
 
 
+@pytest.mark.parametrize("patience", [None, 2])
+def test_target_ends_a_job_whose_model_reaches_it(patience: int | None) -> None:
+    spec = EarlyStopSpec("AUC", patience, 0.05, target=0.8)
+    assert not judged(scores(0.7, 0.77), spec).should_stop(spec)
+    for last in (0.8, 0.81):
+        reached = judged(scores(0.7, 0.79, last), spec)
+        assert reached == EarlyStopState(30, last, 30, 0), "the result, however small its improvement is"
+        assert reached.should_stop(spec)
+    assert judged(scores(0.7, 0.6, 0.65), spec).should_stop(spec) is (patience == 2)
+
+
+def test_target_of_a_loss_is_reached_from_above() -> None:
+    spec = EarlyStopSpec("LogLoss", None, target=0.4)
+    found = [replace(each, logloss=loss) for each, loss in zip(scores(0.5, 0.5), (0.41, 0.4), strict=True)]
+    assert not judged(found[:1], spec).should_stop(spec)
+    assert judged(found, spec).should_stop(spec)
+
+
 @pytest.mark.parametrize("metric", ["LogLoss", "NormalisedEntropy"])
 def test_lower_losses_are_better(metric: StopMetric) -> None:
     found = [

@@ -2,7 +2,8 @@
 
 Steps count from 1; after step t, min(t * batch_size, total_samples) samples are trained. The stream of samples repeats
 the rows epoch after epoch, each epoch in its own order: over all rows if they fit into `shuffle_rows`, otherwise by
-`Windows`. Trainer r of W takes an even, contiguous slice of each batch: the batch itself does not depend on W.
+`Windows`. With a `shuffle_rows` of 0 each epoch has the order of the rows. Trainer r of W takes an even, contiguous
+slice of each batch: the batch itself does not depend on W.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from cprjob_serving.hashes import GOLDEN, U64, mix64
 #: The maximum number of trainers. A power of two: a lane and a 56-bit random number make one sort key.
 LANES = 256
 _LANE_SHIFT = np.uint64(56)
+#: The rows that are read together, and ahead, of data that is not shuffled.
+_READ_AHEAD = 2**16
 _DOMAIN = 0x57494E44  # Separates the random numbers of windows from those of units, which have the same seed.
 #: One for each round. With six, the orders of five rows are not yet equally likely; from a dozen rows on four do.
 _ROUND_KEYS = np.arange(8, dtype=np.uint64) * GOLDEN
@@ -30,13 +33,17 @@ _ROUND_KEYS = np.arange(8, dtype=np.uint64) * GOLDEN
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """The order of `total_samples` samples over a dataset of `rows` rows, `batch_size` samples a step."""
+    """The order of `total_samples` samples over a dataset of `rows` rows, `batch_size` samples a step.
+
+    Unless it is `shuffled`, each epoch has the order of the rows.
+    """
 
     rows: int
     total_samples: int
     batch_size: int
     seed: int
     windows: Windows | None = None
+    shuffled: bool = True
 
     @classmethod
     def of(cls, data: DataSpec, layout: Layout) -> BatchOrder:
@@ -48,10 +55,10 @@ class BatchOrder:
         total = data.samples if data.epochs is None else data.epochs * rows
         if total is None:
             raise ValueError("data states neither samples nor epochs")
-        windows = None
-        if layout.blocks > 1 and rows > data.shuffle_rows:
-            windows = Windows(layout.first(rows), data.shuffle_rows, data.batch_size, data.seed)
-        return cls(rows, total, data.batch_size, data.seed, windows)
+        windows, size, shuffled = None, window_rows(data), data.shuffle_rows > 0
+        if layout.blocks > 1 and rows > size:
+            windows = Windows(layout.first(rows), size, data.batch_size, data.seed, shuffled=shuffled)
+        return cls(rows, total, data.batch_size, data.seed, windows, shuffled)
 
     @property
     def steps(self) -> int:
@@ -77,6 +84,8 @@ class BatchOrder:
             return self.windows.rows_at(samples)
         numbers = np.arange(samples.start, samples.stop, dtype=np.int64)
         epochs, positions = np.divmod(numbers, self.rows)
+        if not self.shuffled:
+            return positions
         if numbers.size and epochs[0] == epochs[-1]:
             epochs = epochs[:1]
         return permute(positions, epochs, self.rows, self.seed)
@@ -84,6 +93,11 @@ class BatchOrder:
     def batch_indices(self, step: int) -> Ints:
         """Return the dataset rows of the whole batch of `step`, int64 [n]."""
         return self.indices_of(self.slice_of(step))
+
+
+def window_rows(data: DataSpec) -> int:
+    """Return the rows of a window: those that are shuffled together, or read ahead if rows keep their order."""
+    return data.shuffle_rows or max(_READ_AHEAD, data.batch_size)
 
 
 def held_out(data: DataSpec, rows: int) -> range:
@@ -101,10 +115,13 @@ class Windows:
     most `shuffle_rows` rows, `per_epoch` of them, and each window is shuffled within 256 lanes: a lane is a run of the
     window's stream, and feeds the same 1/256 of every batch. A trainer, with its contiguous slice of a batch, reads
     the blocks of its own lanes only, with any number of trainers; a batch mixes rows of the whole window.
+
+    Unless it is `shuffled`, the stream has the order of the rows, and windows are only read ahead.
     """
 
-    def __init__(self, layout: Layout, shuffle_rows: int, batch_size: int, seed: int) -> None:
+    def __init__(self, layout: Layout, shuffle_rows: int, batch_size: int, seed: int, *, shuffled: bool = True) -> None:
         self._layout = layout
+        self._is_shuffled = shuffled
         self.per_epoch = -(-layout.rows // shuffle_rows)
         self._batch_size = batch_size
         self._seed = seed
@@ -149,6 +166,8 @@ class Windows:
 
     def _stream_of(self, epoch: int) -> tuple[Ints, Ints]:
         """Return the blocks in an epoch's order, int64 [b], and the position at which each starts, int64 [b + 1]."""
+        if not self._is_shuffled:
+            return np.arange(self._layout.blocks), self._layout.starts
         units = int(self._layout.units[-1]) + 1
         rank = np.empty(units, np.int64)
         rank[permute(np.arange(units), np.array([epoch]), units, self._seed)] = np.arange(units)
@@ -160,6 +179,8 @@ class Windows:
         """Return the rows of a window in the order of its samples, int64 [n]."""
         epoch, number = divmod(window, self.per_epoch)
         positions = np.arange(self._bound(number), self._bound(number + 1))
+        if not self._is_shuffled:
+            return positions
         offsets = (epoch * self._layout.rows + positions) % self._batch_size
         lanes = (offsets * LANES // self._batch_size).astype(np.uint64)
         random = mix64(key64(_DOMAIN, self._seed, epoch) + positions.astype(np.uint64) * GOLDEN)

@@ -17,6 +17,7 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.data.dataset import Batch, Layout
 from cpr_trainer.data.decode import RowErrors, Rows, decode
 from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, content_errors
+from cpr_trainer.data.order import window_rows
 from cpr_trainer.data.schema import Columns, is_category
 from cpr_trainer.embedding.bags import Bags, FeatureLayout
 from cpr_trainer.errors import DataError
@@ -50,7 +51,7 @@ def layout_of(indices: Sequence[Index]) -> Layout:
 class TableDataset:
     """The samples of one or many files, in the order of their names.
 
-    Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 4 N + L + 4 F bytes a row
+    Memory is bounded: two windows of `window_rows` rows, and the blocks at their ends, at 4 N + L + 4 F bytes a row
     for N numeric features and F others, or 4 N + 4 L + 4 F with targets; 4 more for the weight of a sample, for each id
     of a row with bags, and for its weight. With dynamic tables an id takes 8 bytes.
     """
@@ -66,7 +67,7 @@ class TableDataset:
         self._blocks = tuple(block for index in indices for block in index.blocks)
         self._layout = layout_of(indices)
         self._bad = BadRows(data.max_bad_lines)
-        max_rows = 2 * data.shuffle_rows + 4 * max(block.rows for block in self._blocks)
+        max_rows = 2 * window_rows(data) + 4 * max(block.rows for block in self._blocks)
         self._prefetcher = BlockPrefetcher(self._blocks, form.fetch, self._decode, max_rows)
 
     @property

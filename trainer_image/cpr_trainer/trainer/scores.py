@@ -155,14 +155,16 @@ class EarlyStopState:
                 "Hold out other or more rows (data.holdOut, evaluation.uri, evaluation.samples), or choose another "
                 "metric.",
             )
-        sign = 1 if spec.metric in {"AUC", "GAUC"} else -1  # of an improvement
-        if self.best is None or sign * (value - self.best) > spec.min_improvement:
+        better = self.best is None or _improvement(spec, self.best, value) > spec.min_improvement
+        if better or _reaches_target(spec, value):
             return type(self)(scores.step, value, scores.step, 0)
         return type(self)(scores.step, self.best, self.best_step, self.since + 1)
 
     def should_stop(self, spec: EarlyStopSpec | None) -> bool:
         """Return whether training ends here."""
-        return spec is not None and self.since >= spec.patience
+        if spec is None:
+            return False
+        return (spec.patience is not None and self.since >= spec.patience) or _reaches_target(spec, self.best)
 
     def tensor(self) -> Tensor:
         """Return the state as float64 [4], exactly."""
@@ -182,6 +184,15 @@ class EarlyStopState:
 
 
 NO_EVALUATION = EarlyStopState()
+
+
+def _improvement(spec: EarlyStopSpec, before: float, value: float) -> float:
+    """Return the improvement of the metric from `before` to `value`, above 0 if it is one."""
+    return value - before if spec.metric in {"AUC", "GAUC"} else before - value
+
+
+def _reaches_target(spec: EarlyStopSpec, value: float | None) -> bool:
+    return spec.target is not None and value is not None and _improvement(spec, spec.target, value) >= 0
 
 
 def next_evaluation(step: int, every: int, batch_size: int, last_step: int) -> int:

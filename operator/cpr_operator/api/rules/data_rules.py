@@ -43,6 +43,12 @@ OF_DATA = (
         "(self.format in ['CSV', 'TSV', 'Parquet', 'Custom']) == has(self.columns)",
     ),
     Rule(
+        "spec.data/shuffleRows",
+        "a window has at least 1024 rows",
+        "raise it, or set it to 0 to train rows in the order of the data",
+        "self.shuffleRows == 0 || self.shuffleRows >= 1024",
+    ),
+    Rule(
         "spec.data/header",
         "only CSV and TSV files can lack a header",
         "remove spec.data.header",

@@ -106,6 +106,12 @@ OF_DYNAMIC = (
 MAX_GROUPED = 2**22
 OF_EVALUATION = (
     Rule(
+        "spec.evaluation.earlyStop/patience",
+        "training ends by patience, by a target, or by both",
+        "state spec.evaluation.earlyStop.patience or target",
+        "has(self.patience) || has(self.target)",
+    ),
+    Rule(
         "spec/evaluation",
         "needs rows that are held out",
         "set spec.data.holdOut or spec.evaluation.uri, or everySamples to 0",
