@@ -147,6 +147,12 @@ def test_early_stop_without_target_is_read() -> None:
     assert from_dict(spec.JobSpec, document).evaluation.early_stop == spec.EarlyStopSpec("AUC", 3, 0.0001)
 
 
+def test_columns_without_values_of_labels_are_read() -> None:
+    document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
+    del document["data"]["columns"]["label_values"]
+    assert from_dict(spec.JobSpec, document).data.columns.label_values == ()
+
+
 def test_job_without_schedules_is_read() -> None:
     old = {"kind": "RowWiseAdagrad", "learning_rate": 0.02}
     model = earlier("job_spec", dense_optimizer={"kind": "Adagrad", "learning_rate": 0.01}, sparse_optimizer=old).model

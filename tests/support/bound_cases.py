@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.data_cases import TEXTS
 from support.documents import (
     ABSENT,
     AUC_DROP,
@@ -141,6 +142,8 @@ BOUNDS = (
         under=CRITEO,
     ),
     bound("spec.data.format", "TSV", "ORC", under=CSV),
+    bound("spec.data.columns.labelValues.0.positive", ["yes"], [], under=CSV | TEXTS),
+    bound("spec.data.columns.labelValues.0.negative.0", "", 65 * "n", under=CSV | TEXTS),
     bound("spec.data.columns.weight", "a weight", "", under=CSV),
     Case(
         "spec.data.columns.labels[0]",

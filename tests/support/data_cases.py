@@ -24,10 +24,28 @@ from support.documents import (
 THIRTEEN = [str(number) for number in range(1, 14)]
 BAGS: Edits = {"spec.model.features.1.pooling": "Sum"}
 SEQUENCE: Edits = {"spec.model.features.1.pooling": "None"}
+TEXTS: Edits = {"spec.data.columns.labelValues": [{"label": "click", "positive": ["yes"], "negative": ["no", ""]}]}
 WORTH: Edits = {"spec.data.columns.weight": "worth"}
 SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7, 8))
 
 DATA = (
+    Case(
+        "spec.data.columns.labelValues",
+        CSV | TEXTS,
+        CSV | TEXTS | {"spec.data.columns.labelValues.0.label": "price"},
+        "only labels have values",
+    ),
+    Case(
+        "spec.data.columns.labelValues[0].positive",
+        CSV | TEXTS,
+        CSV | TEXTS | {"spec.data.columns.labelValues.0.negative": ["no", "yes"]},
+        "cannot mean both 1 and 0",
+    ),
+    Case(
+        "spec.data.columns.labelValues",
+        CSV | TEXTS,
+        CSV | {"spec.data.columns.labelValues": 2 * TEXTS["spec.data.columns.labelValues"]},
+    ),
     Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 0}, {"spec.data.shuffleRows": 1023}, "at least 1024 rows"),
     Case("spec.data.columns.weight", CSV | WORTH, CSV | WORTH | {"spec.data.columns.weight": "click"}, "be a weight"),
     Case("spec.data.samples", CRITEO, {**CRITEO, "spec.data.samples": 10}, "exactly one of epochs and samples"),

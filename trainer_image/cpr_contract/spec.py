@@ -25,13 +25,22 @@ NEW_FIELDS_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
+class LabelValuesSpec:
+    """The texts in the column `label`: those that mean 1, and those that mean 0."""
+
+    label: str
+    positive: tuple[str, ...]
+    negative: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnsSpec:
     """The columns that feed the model: by name, or by number from 1 if a file has no names.
 
     `counts` become log(1 + max(x, 0)), `numbers` are used unchanged. The t-th of `categories` feeds the t-th table; it
     is empty if the model states features, which name their own columns. `separator` separates the ids of a bag
     in text. `labels` are 0 or 1, `targets` any numbers. Ids in columns of `integers` are whole numbers: 12, 12.0 and
-    " 12" are one id. `weight` has the weight of each sample, 0 or more.
+    " 12" are one id. `weight` has the weight of each sample, 0 or more. Labels with `label_values` are texts.
     """
 
     labels: tuple[str, ...]
@@ -42,6 +51,7 @@ class ColumnsSpec:
     targets: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
     weight: str | None = None
+    label_values: tuple[LabelValuesSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +264,7 @@ def description_version(version: int, job: JobSpec) -> int:
         model.cross is not None,
         model.has_weights,
         job.data.shuffle_rows == 0,
+        job.data.columns is not None and bool(job.data.columns.label_values),
         stop is not None and stop.target is not None,
     )
     return max(version, NEW_FIELDS_VERSION) if any(raised) else version

@@ -9,7 +9,22 @@ from pydantic import Field
 from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES
 from cpr_contract.spec import DataFormat, StopMetric
 from cpr_operator.api.base import ColumnName, Entrypoint, SpecModel, Uri
+from cpr_operator.api.rules import data_rules as rules
 from cpr_operator.api.snapshots_spec import Endpoint
+
+LabelText = Annotated[str, Field(max_length=64)]
+LabelTexts = Annotated[tuple[LabelText, ...], Field(min_length=1, max_length=16)]
+
+
+class LabelValues(SpecModel):
+    """The values of a label that is a column of texts or integers. A row with another value is a bad one."""
+
+    label: ColumnName
+    """The column, one of labels."""
+    positive: LabelTexts
+    """The values that mean 1, as texts."""
+    negative: LabelTexts
+    """The values that mean 0, as texts. "" is a missing value."""
 
 
 class Columns(SpecModel):
@@ -17,6 +32,15 @@ class Columns(SpecModel):
 
     labels: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_PREDICTED)] = ()
     """Columns to predict, each 0 or 1. Status shows the scores of the first."""
+    label_values: Annotated[
+        tuple[LabelValues, ...],
+        Field(
+            max_length=MAX_PREDICTED,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["label"]},
+        ),
+        rules.LABEL_VALUES.once("label"),
+    ] = ()
+    """Labels with other values than 0 and 1."""
     targets: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_PREDICTED)] = ()
     """Further columns to predict, of finite numbers. They need a network with its own loss."""
     weight: ColumnName | None = None

@@ -59,7 +59,7 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
         data=_copied(
             contract.DataSpec,
             data,
-            columns=None if data.columns is None else _copied(contract.ColumnsSpec, data.columns),
+            columns=None if data.columns is None else _columns(data.columns),
             store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
         ),
         trainers=spec.trainers.replicas,
@@ -125,6 +125,11 @@ def _cross(interaction: Interaction) -> CrossSpec | None:
     if interaction.layers is None or interaction.rank is None:
         return None
     return CrossSpec(interaction.layers, interaction.rank)
+
+
+def _columns(columns: Columns) -> contract.ColumnsSpec:
+    values = tuple(_copied(contract.LabelValuesSpec, each) for each in columns.label_values)
+    return _copied(contract.ColumnsSpec, columns, label_values=values)
 
 
 def _table(table: Table) -> TableSpec:

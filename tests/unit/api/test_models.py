@@ -14,6 +14,7 @@ from cpr_operator.api.base import format_time, parse_time
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec, validate
+from support.data_cases import TEXTS
 from support.documents import BUILT, CRITEO, CROSSED, CSV, DYNAMIC, Edits, edited
 
 TARGET = {"metric": "AUC", "target": 0.80275}
@@ -49,11 +50,12 @@ def test_cross_network_raises_the_version_of_the_description() -> None:
     "edits",
     [
         {"spec.data.shuffleRows": 0},
+        CSV | TEXTS,
         {"spec.data.holdOut": 0.1, "spec.evaluation.everySamples": 10, "spec.evaluation.earlyStop": TARGET},
     ],
-    ids=["unshuffled", "target"],
+    ids=["unshuffled", "texts", "target"],
 )
-def test_order_of_rows_and_target_raise_the_version_of_the_description(edits: Edits) -> None:
+def test_fields_that_earlier_images_would_ignore_raise_the_version_of_the_description(edits: Edits) -> None:
     job = to_job_spec(parse_spec(edited(edits)["spec"]), "uid", "name")
     assert job.contract == NEW_FIELDS_VERSION
     assert from_json(JobSpec, to_json(job)) == job

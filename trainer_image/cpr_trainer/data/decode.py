@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cpr_contract.model import DEFAULT_ROW, TableSpec
+from cpr_contract.spec import LabelValuesSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.files import Parsed
 from cpr_trainer.data.schema import MAX_WEIGHT, NO_ROW, Columns, Input, as_texts, count_features, ids_of_hashes, is_text
@@ -30,6 +31,8 @@ _SHORT = "^[0-9]{1,18}$"
 _INTEGER_OR_ABSENT = "^(-?[0-9]+)?$"
 _LARGEST = float(np.finfo(np.float32).max)
 _MAX_SHOWN_BYTES = 40
+#: Marks a text that is none of a label's.
+_UNKNOWN = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +58,17 @@ class Rows:
 def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = None) -> Rows:
     """Convert the columns of a block; `features`, if the model states any, describes the bags.
 
-    A label is 0 or 1, a target a finite number. A feature is a finite decimal number. An absent one (an empty cell, a
-    null) is 0, and so are features that the data does not have. A weight is a number from 0 to `MAX_WEIGHT`. For
-    categories see `_ids_of`.
+    A label is 0 or 1, or one of its texts, a target a finite number. A feature is a finite decimal number. An absent
+    one (an empty cell, a null) is 0, and so are features that the data does not have. A weight is a number from 0 to
+    `MAX_WEIGHT`. For categories see `_ids_of`.
     """
     table, errors = parsed.table, RowErrors()
     predicted: list[NDArray[Any]] = []
+    texts = {each.label: each for each in columns.label_values}
     for name in columns.labels:
+        if name in texts:
+            predicted.append(_labels_of_texts(table.column(name), texts[name], errors))
+            continue
         values = _numbers_of(table.column(name))
         _add_errors(errors, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
         predicted.append((values == 1).astype(np.uint8))
@@ -103,6 +110,22 @@ def _with_ragged(rows: Rows, ragged: dict[int, str]) -> Rows:
         weights[places] = rows.sample_weights
     errors = ragged | {int(places[row]): error for row, error in rows.errors.items()}
     return Rows(dense, ids, labels, errors, groups, weights)
+
+
+def _labels_of_texts(column: Any, known: LabelValuesSpec, errors: RowErrors) -> NDArray[np.uint8]:
+    """Return the label of each row, uint8 [n]; rows with another text are noted in `errors`. An absent one is empty."""
+    meanings = dict.fromkeys(known.negative, 0) | dict.fromkeys(known.positive, 1)
+    found = [np.empty(0, np.uint8)]
+    for chunk in column.chunks:
+        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        texts = (*as_texts(coded.dictionary).to_pylist(), b"")
+        of_texts = [meanings.get((text or b"").decode("utf-8", "replace"), _UNKNOWN) for text in texts]
+        places = coded.indices.fill_null(len(of_texts) - 1).to_numpy(zero_copy_only=False)
+        found.append(np.array(of_texts, np.uint8)[places])
+    labels = np.concatenate(found)
+    expected = ", ".join(repr(text) for text in (*known.positive, *known.negative))
+    _add_errors(errors, f"column {known.label}", column, labels == _UNKNOWN, f"one of {expected}")
+    return np.where(labels == _UNKNOWN, 0, labels).astype(np.uint8)
 
 
 def _sample_weights(table: Any, name: str, errors: RowErrors) -> NDArray[np.float32]:

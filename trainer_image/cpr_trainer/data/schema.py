@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cpr_contract.model import CATEGORICAL_FEATURES, DENSE_FEATURES, FeaturePooling, ModelSpec, TableSpec
-from cpr_contract.spec import ColumnsSpec, DataSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec, LabelValuesSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.errors import DataError
 from cprjob_serving.hashes import U64
@@ -67,7 +67,7 @@ class Columns:
     """The columns that feed a model. `counts` and `numbers` are the first of `width` numeric features.
 
     `separator` stands between the ids of a bag, and between their weights, in text. `group` is no input: the scores of
-    its values are reported separately. `sample_weight` has the weights of samples.
+    its values are reported separately. `sample_weight` has the weights of samples. Labels of `label_values` are texts.
     """
 
     labels: tuple[str, ...]
@@ -79,6 +79,7 @@ class Columns:
     width: int = DENSE_FEATURES
     group: str | None = None
     sample_weight: str | None = None
+    label_values: tuple[LabelValuesSpec, ...] = ()
 
     @property
     def predicted(self) -> tuple[str, ...]:
@@ -89,7 +90,9 @@ class Columns:
     def numeric(self) -> tuple[str, ...]:
         """The columns of single numbers."""
         weight = () if self.sample_weight is None else (self.sample_weight,)
-        return (*self.predicted, *self.counts, *self.numbers, *weight)
+        texts = {each.label for each in self.label_values}
+        predicted = (name for name in self.predicted if name not in texts)
+        return (*predicted, *self.counts, *self.numbers, *weight)
 
     @property
     def bags(self) -> frozenset[str]:
@@ -110,7 +113,8 @@ class Columns:
     def used(self) -> tuple[str, ...]:
         """All columns that are read, each once."""
         group = () if self.group is None else (self.group,)
-        return tuple(dict.fromkeys((*self.numeric, *(each.column for each in self.inputs), *self.weights, *group)))
+        inputs = (each.column for each in self.inputs)
+        return tuple(dict.fromkeys((*self.predicted, *self.numeric, *inputs, *self.weights, *group)))
 
 
 def dialect_of(data: DataSpec) -> Dialect:
@@ -147,6 +151,7 @@ def columns_of(data: DataSpec, model: ModelSpec) -> Columns:
         columns.separator,
         model.dense_width,
         sample_weight=columns.weight,
+        label_values=columns.label_values,
     )
 
 
@@ -215,11 +220,18 @@ def check_columns(columns: Columns | None, present: Sequence[str], where: str, s
                 f"{where} has {count or 'no'} columns {name!r}; its columns are {known}.",
                 "Correct data.columns (and data.header: without a header, columns go by their numbers, from 1).",
             )
-    if schema is None:
-        return
+    if schema is not None:
+        _check_types(columns, schema, where)
+
+
+def _check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
     for name in columns.numeric:
         if not is_number(kind := schema.field(name).type):
             raise DataError(f"{where}: column {name} is {kind}, not a number.", "Correct data.columns.")
+    for name in (each.label for each in columns.label_values):
+        if not is_category(kind := schema.field(name).type):
+            remedy = "Correct data.columns.labelValues, or write 0 and 1."
+            raise DataError(f"{where}: column {name} is {kind}, not text or an integer.", remedy)
     for name in columns.weights:
         if not (is_list(kind := schema.field(name).type) and is_number(kind.value_type)):
             raise DataError(f"{where}: column {name} is {kind}, not a list of numbers.", "Correct model.features.")

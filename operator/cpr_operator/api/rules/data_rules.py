@@ -5,7 +5,26 @@ from __future__ import annotations
 from cpr_contract.model import DENSE_FEATURES, MAX_PREDICTED
 from cpr_operator.api.rules.rule import Rule
 
+LABEL_VALUES = Rule(
+    "/spec.data.columns.labelValues",
+    "a label can have its values only once",
+    "remove the duplicate",
+    "",  # the API server enforces it by the list type `map`
+)
 OF_DATA = (
+    LABEL_VALUES,
+    Rule(
+        "spec.data.columns/labelValues",
+        "only labels have values",
+        "name a column of spec.data.columns.labels",
+        "!has(self.labelValues) || self.labelValues.all(v, v.label in self.labels)",
+    ),
+    Rule(
+        "spec.data.columns.labelValues[]/positive",
+        "a value cannot mean both 1 and 0",
+        "remove it from positive or negative",
+        "!self.positive.exists(v, v in self.negative)",
+    ),
     Rule(
         "spec.data/samples",
         "state exactly one of epochs and samples",
