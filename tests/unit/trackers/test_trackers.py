@@ -9,6 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cpr_contract.spec import JobSpec
+from cpr_trainer.runtime.environment import BadSpecError
+from cpr_trainer.trainer import trackers
 from cpr_trainer.trainer.trackers import Tracker, read_trackers
 from support.local_job import small_job
 from support.runs import until
@@ -56,16 +58,45 @@ def test_mlflow_has_one_run_of_both_leaders(job: JobSpec, tmp_path: Path, monkey
     assert [(each.step, each.value) for each in history] == [(1000, 0.5), (2000, 0.75)]
 
 
-def test_wandb_writes_its_file_without_a_network(job: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "MODE": "offline",
-        "DIR": str(tmp_path),
-        "PROJECT": "clicks",
-        "CACHE_DIR": str(tmp_path),
-    }.items():
+LOCAL = ("", "sqlite:///runs.db", "file:///runs", "runs")
+
+
+@pytest.mark.parametrize("uri", LOCAL)
+def test_mlflow_client_refuses_a_local_store_at_the_start(
+    job: JobSpec, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extra is mlflow-skinny."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(BadSpecError) as caught:
+        read_trackers("mlflow", job)
+    assert caught.value.message.startswith(f"MLFLOW_TRACKING_URI is {uri or 'not set'}, and ")
+    assert "Set MLFLOW_TRACKING_URI to a server" in caught.value.remedy
+    assert ("pip install mlflow" in caught.value.remedy) is (uri in LOCAL[:2])
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:9", "https://tracking.example/mlflow", "databricks"])
+def test_mlflow_server_may_answer_later(job: JobSpec, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert len(read_trackers("mlflow", job)) == 1
+
+
+def test_wandb_writes_its_file_before_a_run_ends(job: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network. A kill therefore loses the metrics of the last seconds only."""
+    settings = {"MODE": "offline", "DIR": str(tmp_path), "PROJECT": "clicks", "CACHE_DIR": str(tmp_path)}
+    for name, value in settings.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    log_twice("wandb", job)
-    files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-    assert len(files) == 2
-    assert all(path.name == f"run-{job.job_uid}.wandb" for path in files)
-    until(lambda: all(b"auc" in path.read_bytes() for path in files))
+    monkeypatch.setattr(trackers, "FLUSH_S", 0.1)
+
+    def written() -> list[bool]:
+        return [b"auc" in path.read_bytes() for path in tmp_path.glob("wandb/offline-run-*/*.wandb")]
+
+    for leaders in (1, 2):
+        tracker = opened("wandb", job)
+        tracker.log(1000 * leaders, {"auc": 0.5})
+        until(lambda expected=leaders: written() == expected * [True])  # type: ignore[misc]
+        tracker.close(finished=leaders == 2)
+    names = {path.name for path in tmp_path.glob("wandb/offline-run-*/*.wandb")}
+    assert names == {f"run-{job.job_uid}.wandb"}

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,17 @@ def test_misspelt_tracker_is_refused_with_a_remedy(text: str, remedy: str) -> No
     with pytest.raises(BadSpecError) as found:
         read_trackers(text, job)
     assert remedy in f"{found.value} {found.value.remedy}"
+
+
+def test_folder_of_runs_is_no_package_of_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of W&B leaves the folder wandb in the working folder, from which Python imports."""
+    job: Any = None
+    (tmp_path / "runs_of_wandb").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(KINDS, "wandb", replace(KINDS["wandb"], package="runs_of_wandb"))
+    with pytest.raises(BadSpecError, match=r"the package runs_of_wandb is not installed") as found:
+        read_trackers("wandb", job)
+    assert "pip install 'cprjob[wandb]'" in found.value.remedy
 
 
 def test_missing_package_of_a_tracker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ whichever process leads it. A thread hands the metrics over, so that training ne
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,8 @@ from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from cpr_contract.env import TRACKERS
 from cpr_contract.reports import TrainerReport
@@ -25,10 +27,14 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.runtime.environment import BadSpecError
 
 _LOG = logging.getLogger(__name__)
+_MLFLOW_URI, _MLFLOW_SERVERS = "MLFLOW_TRACKING_URI", ("http://", "https://", "databricks", "uc")
+_FLUSH_INTERVAL = "x_transaction_log_flush_interval"
 
 EVERY_S = 10.0
 #: The delay with which the end of training is noticed. Once the final anchor is committed, pods may be ended at once.
 POLL_S = 0.2
+#: W&B writes to the file of an offline run this often.
+FLUSH_S = 10.0
 #: Time limit of trackers for the last metrics at the end of the process. A grace period is 30 s at least.
 LAST_S = 10.0
 
@@ -93,8 +99,11 @@ class WandB:
     def __init__(self, job: JobSpec, _argument: str) -> None:
         import wandb  # noqa: PLC0415 -- an extra
 
-        quiet = wandb.Settings(console="off", silent=True)
-        self._run = wandb.init(id=job.job_uid, name=job.job_name, resume="allow", settings=quiet)
+        settings: dict[str, Any] = {"console": "off", "silent": True}
+        if _FLUSH_INTERVAL in wandb.Settings.model_fields:  # others write 32 KiB at a time
+            settings[_FLUSH_INTERVAL] = FLUSH_S
+        own = wandb.Settings(**settings)
+        self._run = wandb.init(id=job.job_uid, name=job.job_name, resume="allow", settings=own)
         self._run.define_metric("*", step_metric="samples")
 
     def log(self, samples: int, metrics: Mapping[str, float]) -> None:
@@ -104,24 +113,61 @@ class WandB:
         self._run.finish()
 
 
+def check_mlflow() -> None:
+    """Raise BadSpecError if MLFLOW_TRACKING_URI names a store that this installation of MLflow cannot open.
+
+    mlflow-skinny, the package of the extra, is a client of servers. MLflow without that variable uses a local store. A
+    server, or a database on another machine, may answer later.
+    """
+    uri = os.environ.get(_MLFLOW_URI, "")
+    if uri.startswith(_MLFLOW_SERVERS):
+        return
+    named = f"{_MLFLOW_URI} is {uri}" if uri else f"{_MLFLOW_URI} is not set"
+    try:
+        import mlflow  # noqa: PLC0415 -- an extra
+
+        mlflow.MlflowClient()
+    except ImportError as error:
+        raise BadSpecError(
+            f"{named}, and the package of the extra mlflow opens no such store: {error}.",
+            f"Set {_MLFLOW_URI} to a server, as http://HOST:PORT; or add the whole package to the image: "
+            "pip install mlflow.",
+        ) from error
+    except Exception as error:
+        if urlsplit(uri).netloc:
+            _LOG.warning("MLflow cannot open its store yet: %s", error)
+            return
+        raise BadSpecError(
+            f"{named}, and MLflow refuses that store: {str(error).partition('. ')[0]}.",
+            f"Set {_MLFLOW_URI} to a server, as http://HOST:PORT.",
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A tracker: its package, its factory, and whether it is named as NAME:FOLDER."""
+    """A tracker: its package, its factory, and whether it is named as NAME:FOLDER.
+
+    check: raises BadSpecError if the tracker cannot work here.
+    """
 
     package: str
     make: Callable[[JobSpec, str], Tracker]
     takes_folder: bool = False
+    check: Callable[[], None] = lambda: None
 
 
 KINDS: Mapping[str, Kind] = {
     "tensorboard": Kind("tensorboard", TensorBoard, takes_folder=True),
-    "mlflow": Kind("mlflow", MLflow),
+    "mlflow": Kind("mlflow", MLflow, check=check_mlflow),
     "wandb": Kind("wandb", WandB),
 }
 
 
 def read_trackers(text: str, job: JobSpec) -> tuple[Callable[[], Tracker], ...]:
-    """Return factories of the trackers that the variable names. Raises BadSpecError if one is unknown or missing."""
+    """Return factories of the trackers that the variable names.
+
+    Raises BadSpecError if one is unknown, lacks its package, or cannot work here.
+    """
     makers: list[Callable[[], Tracker]] = []
     for entry in filter(None, map(str.strip, text.split(","))):
         name, _, argument = entry.partition(":")
@@ -131,11 +177,13 @@ def read_trackers(text: str, job: JobSpec) -> tuple[Callable[[], Tracker], ...]:
         if kind.takes_folder != bool(argument):
             form = f"{name}:FOLDER" if kind.takes_folder else name
             raise BadSpecError(f"{TRACKERS} contains {entry}.", f"Write {form}.")
-        if find_spec(kind.package) is None:
+        found = find_spec(kind.package)
+        if found is None or found.origin is None:  # W&B leaves a folder of its package's name
             raise BadSpecError(
                 f"{TRACKERS} names {name}, and the package {kind.package} is not installed.",
                 f"Add it to the image: pip install 'cprjob[{name}]'.",
             )
+        kind.check()
         makers.append(partial(kind.make, job, argument))
     return tuple(makers)
 
