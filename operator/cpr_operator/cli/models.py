@@ -94,7 +94,9 @@ def import_(  # noqa: PLR0913 -- one parameter per option
     from_: Annotated[
         list[str],
         typer.Option(
-            "--from", metavar="PATH|URI", help="A .safetensors or .npy file, a folder of them, a DCP, a dump."
+            "--from",
+            metavar="PATH|URI",
+            help="A .safetensors, .npy or torch.save file, a folder of them, a DCP, a dump.",
         ),
     ],
     name: Annotated[

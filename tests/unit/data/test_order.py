@@ -225,16 +225,16 @@ def test_order_of_windows_is_the_same_in_every_release() -> None:
 @settings(deadline=None)
 @given(blocks, st.integers(1, 70), st.integers(1, 9), st.integers(1, 60), st.floats(0, 0.5))
 def test_rows_without_shuffling_keep_their_order_in_each_epoch(
-    parts: list[tuple[int, bool]], batch: int, trainers: int, ahead: int, portion: float
+    parts: list[tuple[int, bool]], batch: int, trainers: int, prefetch_rows: int, portion: float
 ) -> None:
     data, layout = DataSpec("CSV", "x", 3, None, batch, 1, 0, shuffle_rows=0, hold_out=portion), layout_of_blocks(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cpr_trainer.data.order._READ_AHEAD", ahead)
+        patch.setattr("cpr_trainer.data.order._PREFETCH_ROWS", prefetch_rows)
         order = BatchOrder.of(data, layout)
     rows = held_out(data, layout.rows).start
     assert trained_rows(order, trainers) == 3 * list(range(rows))
     windows = order.windows
-    assert (windows is None) == (rows <= max(ahead, batch))
+    assert (windows is None) == (rows <= max(prefetch_rows, batch))
     if windows is not None:
         for window in range(windows.per_epoch):
             of_window = range(windows.first_sample(window), windows.first_sample(window + 1))

@@ -25,7 +25,7 @@ from cprjob_serving.hashes import GOLDEN, U64, mix64
 LANES = 256
 _LANE_SHIFT = np.uint64(56)
 #: The rows that are read together, and ahead, of data that is not shuffled.
-_READ_AHEAD = 2**16
+_PREFETCH_ROWS = 2**16
 _DOMAIN = 0x57494E44  # Separates the random numbers of windows from those of units, which have the same seed.
 #: One for each round. With six, the orders of five rows are not yet equally likely; from a dozen rows on four do.
 _ROUND_KEYS = np.arange(8, dtype=np.uint64) * GOLDEN
@@ -97,7 +97,7 @@ class BatchOrder:
 
 def window_rows(data: DataSpec) -> int:
     """Return the rows of a window: those that are shuffled together, or read ahead if rows keep their order."""
-    return data.shuffle_rows or max(_READ_AHEAD, data.batch_size)
+    return data.shuffle_rows or max(_PREFETCH_ROWS, data.batch_size)
 
 
 def held_out(data: DataSpec, rows: int) -> range:

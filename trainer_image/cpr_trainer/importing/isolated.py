@@ -29,8 +29,9 @@ from torch import Tensor
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_trainer.importing.checkpoint_index import IndexedTensor, read_index
 from cpr_trainer.importing.pickles import PickleError
+from cpr_trainer.importing.torch_index import View, read_views
 
-_INDEX, _TENSOR = b"I", b"T"
+_INDEX, _TENSOR, _VIEWS = b"I", b"T", b"V"
 _REQUEST, _ANSWER = struct.Struct("<cQ"), struct.Struct("<Q")
 #: An index of 200,000 parts has some 40 MB.
 _MAX_ANSWER_BYTES = 1 << 30
@@ -46,9 +47,13 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The tensors of an index; or the type and shape of a tensor, followed by its values; or an error."""
+    """The tensors of an index; or the type and shape of a tensor, followed by its values; or an error.
+
+    `views` are the tensors of a file of `torch.save`.
+    """
 
     tensors: tuple[IndexedTensor, ...] = ()
+    views: tuple[View, ...] = ()
     dtype: str = ""
     shape: tuple[int, ...] = ()
     error: str = ""
@@ -63,6 +68,10 @@ class IsolatedReader:
     def index(self, metadata: bytes) -> tuple[IndexedTensor, ...]:
         """Return the tensors in a checkpoint's metadata; names and numbers are foreign. Raises UnreadableError."""
         return self._request(_INDEX, metadata).tensors
+
+    def views(self, pickled: bytes) -> tuple[View, ...]:
+        """Return the tensors in the index of a file of `torch.save`; names and numbers are foreign, as above."""
+        return self._request(_VIEWS, pickled).views
 
     def tensor(self, part: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """Return the tensor that `torch.save` wrote as `part`. Raises UnreadableError if it is not of that form."""
@@ -157,6 +166,13 @@ def _index(content: bytes) -> _Answer:
         return _Answer(error=str(error))
 
 
+def _views(content: bytes) -> _Answer:
+    try:
+        return _Answer(views=read_views(content))
+    except PickleError as error:
+        return _Answer(error=str(error))
+
+
 def _tensor(content: bytes) -> tuple[bytes | memoryview, _Answer]:
     try:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -177,7 +193,10 @@ def main() -> None:
         while head := requests.read(_REQUEST.size):
             kind, length = _REQUEST.unpack(head)
             content = requests.read(length)
-            values, answer = _tensor(content) if kind == _TENSOR else (b"", _index(content))
+            if kind == _TENSOR:
+                values, answer = _tensor(content)
+            else:
+                values, answer = b"", _index(content) if kind == _INDEX else _views(content)
             encoded = to_json(answer).encode()
             answers.write(_ANSWER.pack(len(encoded)))
             answers.write(encoded)

@@ -2,7 +2,7 @@
 
 A table NAME takes the tensor NAME, NAME.weight, or the one with a name that ends in .NAME.weight: the names of
 `nn.EmbeddingBag` and TorchRec, under any wrapper. A parameter takes the tensor of its name, without prefixes of
-wrappers.
+wrappers. Layers of the built-in network also have their names in TorchRec (`torch_names.py`).
 
 The rows of a dynamic table belong to the ids in a tensor near their own: in `_hash_zch_identities` of TorchRec's MPZCH,
 or in NAME.ids; NAME.keys has their keys.
@@ -10,7 +10,7 @@ or in NAME.ids; NAME.keys has their keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cpr_contract.choices import Missing
@@ -18,6 +18,7 @@ from cpr_contract.manifests import SavedTensor
 from cpr_contract.model import ModelSpec, TableSpec
 from cpr_trainer.importing.row_keys import IDENTITIES, RowKeys
 from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor
+from cpr_trainer.importing.torch_names import as_layer, other_names
 
 #: The suffix, after the name of a table, of row-wise Adagrad's sums for its rows.
 SUM = ":sum"
@@ -27,7 +28,10 @@ _SUFFIXES = (SUM, IDS, KEYS, COUNT)
 #: The ends of the names of a table's tensors from dynamicemb: of vectors, and of ids.
 _VALUES, _RAW_IDS = "_emb_values", "_emb_keys"
 _MAX_SHOWN = 12
-_WRAPPERS = ("module.", "_dmp_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.", "state_dict.")
+_WRAPPERS = (
+    *("module.", "_dmp_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module."),
+    *("model.", "state_dict.", "model_state_dict."),
+)
 _MAP = "--map TENSOR=NAME"
 _NAME_IT = f"Name the right one by {_MAP}."
 
@@ -96,6 +100,8 @@ def match(
         if layer is None:  # The tensor of its name, otherwise that of its name behind a wrapper's.
             fitting = [name for name in found if name not in taken | known and each.name in _unwrapped(name)]
             layer = found[each.name] if each.name in fitting else _only(fitting, each.name, found)
+        if layer is None and model.entrypoint is None:
+            layer = _elsewhere(found, each, model, taken | known)
         if layer is not None and layer.shape == each.shape and not isinstance(layer.dtype, str):
             layers[each.name] = layer
         else:
@@ -111,6 +117,15 @@ def match(
             f"Name them by {_MAP}{or_initialise}. --dense Initialise leaves the whole dense network out.",
         )
     return Matches(tables, layers, no_tables, tuple(no_layers), unused)
+
+
+def _elsewhere(found: Found, layer: SavedTensor, model: ModelSpec, taken: Collection[str]) -> StoredTensor | None:
+    """Return the tensor of a layer of the built-in network by its name in another system."""
+    for other in other_names(layer.name, model):
+        fitting = [name for name in found if name not in taken and other in _unwrapped(name)]
+        if (tensor := _only(fitting, layer.name, found)) is not None:
+            return as_layer(tensor, layer, model)
+    return None
 
 
 def _stated(found: Found, mapped: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[str, StoredTensor]:

@@ -35,6 +35,8 @@ class Record:
     state: Any = None
 
 
+#: The name of the record of an object outside of the pickle, such as a storage of torch; its argument identifies it.
+PERSISTENT = "persistent id"
 _MARK = object()
 
 
@@ -106,7 +108,12 @@ class _Machine:
         empty = name == "collections.OrderedDict" and arguments == ()
         self.stack.append({} if empty else Record(name, _expect(arguments, tuple)))
 
+    def refer(self, identity: Any) -> None:
+        self.stack.append(Record(PERSISTENT, (identity,)))
+
     def set_state(self, state: Any) -> None:
+        if type(self.stack[-1]) is dict:  # attributes of an OrderedDict, which is a plain one here
+            return
         record = _expect(self.stack[-1], Record)
         if record.state is not None:
             raise PickleError(f"it sets the state of a {record.name} twice")
@@ -152,5 +159,6 @@ _INSTRUCTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "STACK_GLOBAL": lambda machine, _: machine.name(*machine.last(2)),
     "REDUCE": lambda machine, _: machine.call(*machine.last(2)),
     "NEWOBJ": lambda machine, _: machine.call(*machine.last(2)),
+    "BINPERSID": lambda machine, _: machine.refer(*machine.last(1)),
     "BUILD": lambda machine, _: machine.set_state(*machine.last(1)),
 }

@@ -31,6 +31,7 @@ from cpr_trainer.importing.checkpoint_index import IndexedTensor, Part
 from cpr_trainer.importing.isolated import IsolatedReader, UnreadableError, isolated_reader
 from cpr_trainer.importing.rank_files import is_rank_file, open_rank_files
 from cpr_trainer.importing.tensors import FLOATS, SourceError, StoredTensor, inside
+from cpr_trainer.importing.torch_archive import TORCH_SUFFIXES, open_archive
 from cpr_trainer.store import Uris
 
 _S3 = "s3://"
@@ -41,7 +42,8 @@ _SAFETENSORS, _NUMPY = ".safetensors", ".npy"
 _PLAIN = {"weight", "ids", "keys"}
 _COPIED_BYTES = 16 << 20
 _REMEDY = (
-    f"Name a {_SAFETENSORS} or {_NUMPY} file, or a folder: of such files, of DynamicEmbDump, or of DCP ({METADATA})."
+    f"Name a {_SAFETENSORS} or {_NUMPY} file, or one of torch.save ({', '.join(TORCH_SUFFIXES)}), or a folder: of such "
+    f"files, of DynamicEmbDump, or of DCP ({METADATA})."
 )
 _DCP_REMEDY = "Save it again by torch.distributed.checkpoint.save, and copy the whole folder."
 _DTYPES = {
@@ -86,7 +88,7 @@ class _Opening:
 
     @cached_property
     def _reader(self) -> IsolatedReader:
-        """One process reads all checkpoints of torch.distributed; other sources need none."""
+        """One process reads all indices of torch; other sources need none."""
         return self.stack.enter_context(isolated_reader())
 
     def tensors(self, source: str, staging: Path) -> Iterator[StoredTensor]:
@@ -102,17 +104,20 @@ class _Opening:
             return
         files = [path] if path.is_file() else sorted(path.rglob("*"))
         of_ranks = [each for each in files if is_rank_file(each.name)]
-        files = [each for each in files if each.suffix in _OPENERS]
+        files = [each for each in files if each.suffix in _SUFFIXES]
         if not files and not of_ranks:
             raise SourceError(f"{path} has no file that can be imported, or is not there.", _REMEDY)
         for file in files:
-            yield from _OPENERS[file.suffix](file, self.stack)
+            if file.suffix in TORCH_SUFFIXES:
+                yield from open_archive(file, self.stack, self._reader)
+            else:
+                yield from _OPENERS[file.suffix](file, self.stack)
         yield from open_rank_files(of_ranks)
 
     def _fetched(self, source: str, staging: Path) -> Path:
         """Copy the files of a URI into a folder; return its path. Raises SourceError, StoreError."""
         try:
-            if source.endswith(tuple(_OPENERS)):
+            if source.endswith(_SUFFIXES):
                 return self._fetch(source, inside(staging, source.rpartition("/")[2]))
             return self._fetched_folder(source.rstrip("/") + "/", staging / "files")
         except DataError as error:
@@ -123,7 +128,7 @@ class _Opening:
             metadata = self._fetch(source + METADATA, folder / METADATA)
         except DataError:
             for each in self.uris.find(source):
-                if each.endswith(tuple(_OPENERS)) or is_rank_file(each):
+                if each.endswith(_SUFFIXES) or is_rank_file(each):
                     self._fetch(each, inside(folder, unquote(each.removeprefix(source))))
             return folder
         files = {part.file for tensor in read_checkpoint(metadata, self._reader) for part in tensor.parts}
@@ -176,6 +181,7 @@ _OPENERS: dict[str, Callable[[Path, ExitStack], Iterator[StoredTensor]]] = {
     _SAFETENSORS: _open_safetensors,
     _NUMPY: _open_numpy,
 }
+_SUFFIXES = (*_OPENERS, *TORCH_SUFFIXES)
 
 
 # --- Folders of torch.distributed.checkpoint
