@@ -144,13 +144,15 @@ def test_job_without_weights_of_samples_has_none() -> None:
 def test_early_stop_without_target_is_read() -> None:
     document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
     del document["evaluation"]["early_stop"]["target"]
-    assert from_dict(spec.JobSpec, document).evaluation.early_stop == spec.EarlyStopSpec("AUC", 3, 0.0001)
+    job: Any = from_dict(spec.JobSpec, document)
+    assert job.evaluation.early_stop == spec.EarlyStopSpec("AUC", 3, 0.0001)
 
 
 def test_columns_without_values_of_labels_are_read() -> None:
     document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
     del document["data"]["columns"]["label_values"]
-    assert from_dict(spec.JobSpec, document).data.columns.label_values == ()
+    job: Any = from_dict(spec.JobSpec, document)
+    assert job.data.columns.label_values == ()
 
 
 def test_job_without_schedules_is_read() -> None:

@@ -143,7 +143,8 @@ def mean_loss(network: torch.nn.Module, logits: Tensor, labels: Tensor, weights:
     """Return the loss that a batch is trained with, a scalar. weights: float32 [n], of a single label."""
     if isinstance(network, CustomLoss):
         return network.sample_losses(logits, labels).mean()
-    return torch.nn.BCEWithLogitsLoss(weight=weights)(logits, labels)
+    mean: Tensor = torch.nn.BCEWithLogitsLoss(weight=weights)(logits, labels)
+    return mean
 
 
 def columns(values: Tensor) -> tuple[NDArray[np.float64], ...]:
@@ -151,14 +152,12 @@ def columns(values: Tensor) -> tuple[NDArray[np.float64], ...]:
     return tuple(values.double().view(len(values), -1).numpy().T)
 
 
-def log_loss(
-    scores: NDArray[np.float64], labels: NDArray[np.float64], weights: NDArray[np.float64] | None = None
-) -> float:
+def log_loss(scores: NDArray[np.float64], labels: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
     """Return the mean of log(1 + exp(-s)) over positives and log(1 + exp(s)) over negatives, in nats."""
     return float(np.average(np.logaddexp(0, np.where(labels == 1, -scores, scores)), weights=weights))
 
 
-def calibration_of(scores: NDArray[np.float64], labels: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+def calibration_of(scores: NDArray[np.float64], labels: NDArray[Any], weights: NDArray[Any]) -> float:
     """Return the sum of predictions over the sum of labels, both weighted."""
     return float(weights @ (1 / (1 + np.exp(-scores))) / (weights @ labels))
 

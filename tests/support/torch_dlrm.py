@@ -37,7 +37,7 @@ class TorchRecDlrm(nn.Module):
         self.dense_arch, self.over_arch, self.inter_arch = nn.Module(), nn.Module(), nn.Module()
         self.dense_arch.model = _mlp(numeric, *bottom)
         width = (1 + vectors) * dim if layers else dim + vectors * (vectors + 1) // 2
-        self.over_arch.model = nn.Sequential(_mlp(width, *top[:-1]), nn.Linear(*top[-2:]))
+        self.over_arch.model = nn.Sequential(_mlp(width, *top[:-1]), nn.Linear(top[-2], top[-1]))
         self.above = torch.triu_indices(1 + vectors, 1 + vectors, offset=1)
         if layers:
             cross = self.inter_arch.crossnet = nn.Module()

@@ -56,7 +56,7 @@ class Grouped:
         for of_batch, groups, own in batches:
             labels.append((of_batch if of_batch.ndim == 1 else of_batch[:, 0]) == 1)
             values.append(groups)
-            weights.append(np.ones(len(groups)) if own is None else own)
+            weights.append(np.ones(len(groups)) if own is None else own.astype(np.float64))
         every = np.concatenate(weights)
         counted = every > 0
         names, codes, counts = np.unique(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,8 +67,8 @@ class PlainDcn(nn.Module):
         for layer in self.bottom:
             summary = functional.relu(layer(summary))
         first = crossed = torch.cat((summary, embeddings.flatten(1)), dim=1)
-        for layer in range(LAYERS):
-            v, w, bias = self.kernels[3 * layer : 3 * layer + 3]
+        for number in range(LAYERS):
+            v, w, bias = self.kernels[3 * number : 3 * number + 3]
             crossed = first * ((crossed @ v.T) @ w.T + bias) + crossed
         for layer in self.top[:-1]:
             crossed = functional.relu(layer(crossed))
@@ -168,8 +170,7 @@ def test_exported_cross_network_computes_what_it_computes_in_training(tmp_path: 
 def test_served_weights_compute_the_same_in_numpy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.delitem(sys.modules, "serve", raising=False)
-    import serve  # noqa: PLC0415 -- an example
-
+    serve: Any = importlib.import_module("serve")
     network, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs(torch.float32)
     weights = {name: value.numpy() for name, value in network.state_dict().items()}
     safetensors.numpy.save_file(weights, tmp_path / "dense.safetensors")

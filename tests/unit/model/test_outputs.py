@@ -113,8 +113,8 @@ def test_weighted_loss_is_that_of_torch_with_its_gradients(outputs: int) -> None
     weights = WEIGHTS if outputs == 1 else WEIGHTS[:, None]
     expected = nn.BCEWithLogitsLoss(weight=weights)(logits, labels)
     torch.testing.assert_close(share, expected)
-    found, wanted = (torch.autograd.grad(each, logits)[0] for each in (share, expected))  # type: ignore[arg-type]
-    torch.testing.assert_close(found, wanted)
+    found, by_torch = (torch.autograd.grad(each, logits)[0] for each in (share, expected))  # type: ignore[arg-type]
+    torch.testing.assert_close(found, by_torch)
 
 
 def test_custom_loss_and_custom_metrics_are_weighted() -> None:

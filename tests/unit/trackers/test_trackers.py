@@ -96,7 +96,7 @@ def test_wandb_writes_its_file_before_a_run_ends(job: JobSpec, tmp_path: Path, m
     for leaders in (1, 2):
         tracker = opened("wandb", job)
         tracker.log(1000 * leaders, {"auc": 0.5})
-        until(lambda expected=leaders: written() == expected * [True])  # type: ignore[misc]
+        until(lambda expected=leaders: written() == expected * [True])
         tracker.close(finished=leaders == 2)
     names = {path.name for path in tmp_path.glob("wandb/offline-run-*/*.wandb")}
     assert names == {f"run-{job.job_uid}.wandb"}

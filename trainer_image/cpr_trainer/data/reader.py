@@ -102,7 +102,8 @@ class TableDataset:
         of_bags = Bags.join(bags).take(np.argsort(order)[good]) if bags else None
         if good.all():
             return Batch(dense, ids if of_bags is None else of_bags, labels, groups, weights)
-        groups, weights = (None if each is None else each[good] for each in (groups, weights))
+        groups = None if groups is None else groups[good]
+        weights = None if weights is None else weights[good]
         return Batch(dense[good], ids[good] if of_bags is None else of_bags, labels[good], groups, weights)
 
     def prefetch(self, blocks: Ints) -> None:
