@@ -208,7 +208,7 @@ class ColumnStats:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The data of a job: `trained` rows, `held_out` rows, `samples` in `steps` steps, shuffled in `windows`."""
+    """The data of a job: `trained` rows, `held_out` rows, `samples` in `steps` steps, shuffled in `windows`; 0: not."""
 
     trained: int
     held_out: int

@@ -54,8 +54,9 @@ class Model:
     keyed: Mapping[str, KeyedRows]
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path | str) -> Self:
         """Open a whole model; rows are read when they are used. Raises NoModelError, OSError."""
+        folder = Path(folder)
         if not (folder / ABOUT).is_file():
             raise NoModelError(f"{folder} has no {ABOUT}: no export to it has ended; try its current.json")
         if (folder / DELTA).is_file():
@@ -104,12 +105,13 @@ class Model:
         return self.keyed[name].vectors(rows.view(np.uint64), table.default, table.rows)
 
 
-def apply_delta(base: Path, delta: Path, to: Path) -> None:
+def apply_delta(base: Path | str, delta: Path | str, to: Path | str) -> None:
     """Create the folder `to` of the model in `base` and the rows in `delta`, with the bytes of a whole export.
 
     The folder appears atomically. Raises DeltaError if `delta` does not start at the anchor of `base`, or `to` is
     there; OSError.
     """
+    base, delta, to = map(Path, (base, delta, to))
     if not (delta / DELTA).is_file() or not (delta / ABOUT).is_file():
         raise DeltaError(f"{delta} has no whole delta; give a folder that `cprjob export --since` wrote")
     if (base / DELTA).is_file() or not (base / ABOUT).is_file():

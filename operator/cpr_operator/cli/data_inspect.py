@@ -76,10 +76,12 @@ def show(found: DataStats, console: Console) -> None:
     for advice in found.advice:
         console.print(escape(advice), highlight=False, soft_wrap=True)
     if (reading := found.reading) is not None:
-        shuffled = "as a whole" if reading.windows == 1 else f"in {reading.windows} windows"
+        shuffled = {0: "in their order", 1: "shuffled as a whole"}.get(
+            reading.windows, f"shuffled in {reading.windows} windows"
+        )
         console.print(
             f"The job trains {reading.samples:,} samples in {_count(reading.steps, 'step')} from"
-            f" {_count(reading.trained, 'row')}, shuffled {shuffled}; {reading.held_out:,} are held out."
+            f" {_count(reading.trained, 'row')}, {shuffled}; {reading.held_out:,} are held out."
         )
 
 

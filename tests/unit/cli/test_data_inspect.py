@@ -84,6 +84,16 @@ def test_inspect_prints_a_table_of_columns(monkeypatch: pytest.MonkeyPatch) -> N
         assert words in output.replace("\n", " ")
 
 
+@pytest.mark.parametrize(
+    ("windows", "order"), [(0, "in their order"), (1, "shuffled as a whole"), (2, "shuffled in 2 windows")]
+)
+def test_inspect_prints_the_order_of_rows(monkeypatch: pytest.MonkeyPatch, windows: int, order: str) -> None:
+    assert STATS.reading is not None
+    stats = replace(STATS, reading=replace(STATS.reading, windows=windows))
+    _, output = run("/data/*.csv", TrainerImage(Inspection(stats, None)), monkeypatch)
+    assert f"from 900 rows, {order}; 100 are held out" in output.replace("\n", " ")
+
+
 def test_inspect_prints_a_table_of_evaluation_data(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = replace(STATS, bad=0, faults=())
     scored = replace(STATS, files=1, rows=77, faults=("test.csv, line 3: wrong",), reading=None, advice=())

@@ -118,6 +118,9 @@ def test_inspection_of_a_job_describes_its_samples(tmp_path: Path) -> None:
     reading = stats.reading
     assert reading is not None
     assert (reading.trained, reading.held_out, reading.samples, reading.windows) == (900, 100, 1800, 3)
+    for shuffle_rows, windows in ((0, 0), (1000, 1)):
+        other = inspect_job(job(replace(data, shuffle_rows=shuffle_rows)), FILES).data.reading
+        assert other == replace(reading, windows=windows)
     assert reading.steps == 1800 / data.batch_size
 
 

@@ -128,7 +128,7 @@ def test_delta_from_another_job_holds_whatever_its_rules_were(
     trained.job = job
     later = trained.save(8)
     trained.export(tmp_path / "delta", later, since=earlier)
-    apply_delta(tmp_path / "base", tmp_path / "delta", tmp_path / "applied")
+    apply_delta(*(str(tmp_path / name) for name in ("base", "delta", "applied")))
     assert files(tmp_path / "applied") == files(trained.export(tmp_path / "whole", later))
 
 
@@ -140,7 +140,7 @@ def test_ids_in_any_form_find_their_vectors_and_others_get_the_default(trained: 
     users.push(1, keys_of(["7", "expired"], TABLES[USER]))
     users.push(9, keys_of(["42", "-1", ""], TABLES[USER]))
     items.push(9, keys_of(["42"], TABLES[ITEM]))
-    model = Model.open(trained.export(tmp_path / "out", trained.save(9)))
+    model = Model.open(str(trained.export(tmp_path / "out", trained.save(9))))
     given = COLUMNS | {"user": ["42", -1, None], "item": [42, "x", 7], "page": ["a", "b", "c"]}
     found = model.inputs(given)
     assert found["user"].tobytes() == vectors(keys_of(["42", "-1", ""], TABLES[USER]), 9, 3).tobytes()

@@ -99,7 +99,9 @@ def inspect_job(job: JobSpec, files: Uris) -> Inspection:
     stats, summaries = _summarize(job.data, form, indices, columns)
     layout = layout_of(indices)
     order = BatchOrder.of(job.data, layout)
-    windows = 1 if order.windows is None else order.windows.per_epoch
+    windows = int(order.shuffled)
+    if order.shuffled and order.windows is not None:
+        windows = order.windows.per_epoch
     reading = Reading(order.rows, len(held_out(job.data, layout.rows)), order.total_samples, order.steps, windows)
     advice = (*stats.advice, *_advice(columns, stats.columns), *_capacities(columns, summaries))
     stats = replace(stats, reading=reading, advice=advice)
