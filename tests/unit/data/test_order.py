@@ -229,7 +229,7 @@ def test_rows_without_shuffling_keep_their_order_in_each_epoch(
 ) -> None:
     data, layout = DataSpec("CSV", "x", 3, None, batch, 1, 0, shuffle_rows=0, hold_out=portion), layout_of_blocks(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cpr_trainer.data.order._PREFETCH_ROWS", prefetch_rows)
+        patch.setattr("cpr_trainer.data.dataset._PREFETCH_ROWS", prefetch_rows)
         order = BatchOrder.of(data, layout)
     rows = held_out(data, layout.rows).start
     assert trained_rows(order, trainers) == 3 * list(range(rows))

@@ -125,7 +125,7 @@ def test_memory_is_two_windows_for_data_of_any_length(tmp_path: Path, ending: st
 
 
 def test_memory_is_two_windows_for_rows_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpr_trainer.data.order._PREFETCH_ROWS", 4000)
+    monkeypatch.setattr("cpr_trainer.data.dataset._PREFETCH_ROWS", 4000)
     data = replace(write(clicks(2000) * 20, tmp_path, "parquet", files=40), shuffle_rows=0, batch_size=100)
     seen, most = read_through(data, 2**14)
     assert seen == 40_000

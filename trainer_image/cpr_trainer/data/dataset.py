@@ -9,8 +9,12 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_contract.spec import DataSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.bags import Bags
+
+#: The rows that are read together, and ahead, of data that is not shuffled.
+_PREFETCH_ROWS = 2**16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +84,11 @@ class Layout:
         """Return the layout of the first `rows` rows, at least 1: blocks keep their numbers."""
         blocks = int(np.searchsorted(self.starts, rows, side="left"))
         return type(self)(np.minimum(self.starts[: blocks + 1], rows), self.units[:blocks])
+
+
+def window_rows(data: DataSpec) -> int:
+    """Return the rows of a window: those that are shuffled together, or read ahead if rows keep their order."""
+    return data.shuffle_rows or max(_PREFETCH_ROWS, data.batch_size)
 
 
 class Dataset(Protocol):

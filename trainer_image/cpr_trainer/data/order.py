@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 
 from cpr_contract.spec import DataSpec, samples_at, steps_in
 from cpr_trainer.arrays import Ints
-from cpr_trainer.data.dataset import Layout
+from cpr_trainer.data.dataset import Layout, window_rows
 from cpr_trainer.hashing import key64, scale_to
 from cprjob_serving.hashes import GOLDEN, U64, mix64
 
 #: The maximum number of trainers. A power of two: a lane and a 56-bit random number make one sort key.
 LANES = 256
 _LANE_SHIFT = np.uint64(56)
-#: The rows that are read together, and ahead, of data that is not shuffled.
-_PREFETCH_ROWS = 2**16
 _DOMAIN = 0x57494E44  # Separates the random numbers of windows from those of units, which have the same seed.
 #: One for each round. With six, the orders of five rows are not yet equally likely; from a dozen rows on four do.
 _ROUND_KEYS = np.arange(8, dtype=np.uint64) * GOLDEN
@@ -93,11 +91,6 @@ class BatchOrder:
     def batch_indices(self, step: int) -> Ints:
         """Return the dataset rows of the whole batch of `step`, int64 [n]."""
         return self.indices_of(self.slice_of(step))
-
-
-def window_rows(data: DataSpec) -> int:
-    """Return the rows of a window: those that are shuffled together, or read ahead if rows keep their order."""
-    return data.shuffle_rows or max(_PREFETCH_ROWS, data.batch_size)
 
 
 def held_out(data: DataSpec, rows: int) -> range:
