@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.single_process import SingleProcessTrainer
 from support.documents import edited
 from support.plain_batches import single_ids
+from support.plain_dcn import PlainDcn
 from support.programs import run_program
 from support.serving import serving_job
 
@@ -50,39 +50,6 @@ SPEC = ModelSpec(
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-class PlainDcn(nn.Module):
-    """DLRM-DCNv2 as TorchRec has it: `LowRankCrossNet` between two networks of linear layers."""
-
-    def __init__(self, numeric: int = NUMERIC) -> None:
-        super().__init__()
-        width = (1 + len(TABLES)) * DIM
-        self.bottom = nn.ModuleList(nn.Linear(*pair) for pair in pairwise((numeric, *SPEC.bottom_mlp)))
-        self.kernels = nn.ParameterList()
-        for _ in range(LAYERS):
-            self.kernels += [torch.empty(RANK, width), torch.empty(width, RANK), torch.empty(width)]
-        self.top = nn.ModuleList(nn.Linear(*pair) for pair in pairwise((width, *SPEC.top_mlp)))
-
-    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        summary = dense
-        for layer in self.bottom:
-            summary = functional.relu(layer(summary))
-        first = crossed = torch.cat((summary, embeddings.flatten(1)), dim=1)
-        for number in range(LAYERS):
-            v, w, bias = self.kernels[3 * number : 3 * number + 3]
-            crossed = first * ((crossed @ v.T) @ w.T + bias) + crossed
-        for layer in self.top[:-1]:
-            crossed = functional.relu(layer(crossed))
-        logits: Tensor = self.top[-1](crossed)
-        return logits.squeeze(1)
-
-    def take(self, network: Dlrm) -> PlainDcn:
-        """Copy the parameters, which are in the same order: bottom, cross layers, top."""
-        with torch.no_grad():
-            for mine, its in zip(self.parameters(), network.parameters(), strict=True):
-                mine.copy_(its)
-        return self
-
-
 def inputs(dtype: torch.dtype, samples: int = 64) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(3)
     dense = torch.randn(samples, NUMERIC, generator=random, dtype=torch.float64)
@@ -95,7 +62,7 @@ def test_cross_network_and_its_gradients_are_those_of_plain_torch(dtype: torch.d
     with torch.no_grad():  # a bias begins at zero
         for parameter in network.parameters():
             parameter.add_(torch.linspace(-0.1, 0.1, parameter.numel(), dtype=dtype).view_as(parameter))
-    plain = PlainDcn().to(dtype).take(network)
+    plain = PlainDcn(SPEC).to(dtype).take(network)
     found, expected = list[Tensor](), list[Tensor]()
     for model, results in ((network, found), (plain, expected)):
         dense, embeddings = inputs(dtype)
@@ -128,7 +95,7 @@ def test_trained_model_is_that_of_plain_torch() -> None:
     trainer = SingleProcessTrainer(job, dataset, data.seed)
     network = trainer.replica.model
     assert isinstance(network, Dlrm)
-    plain = PlainDcn(model.dense_width).take(network)
+    plain = PlainDcn(model).take(network)
     rows = (initial_rows(model, data.seed, place, np.arange(each.rows)) for place, each in enumerate(TABLES))
     tables = [nn.Embedding.from_pretrained(torch.from_numpy(each), freeze=False) for each in rows]
     dense_rate, sparse = model.dense_optimizer, model.sparse_optimizer
