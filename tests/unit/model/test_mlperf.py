@@ -61,11 +61,11 @@ def test_loss_curve_is_that_of_plain_torch(tmp_path: Path, monkeypatch: pytest.M
     plain = PlainDcn(model).take(trainer.replica.model)
     first = (initial_rows(model, seed, place, np.arange(table.rows)) for place, table in enumerate(model.tables))
     tables = [nn.EmbeddingBag.from_pretrained(torch.from_numpy(each), freeze=False, mode="sum") for each in first]
-    rates = model.dense_optimizer, model.sparse_optimizer
-    groups = plain.parameters(), [table.weight for table in tables]
+    dense, sparse = model.dense_optimizer, model.sparse_optimizer
+    weights = [table.weight for table in tables]
     optimizers = [
-        torch.optim.Adagrad(group, rate.learning_rate, eps=rate.epsilon)
-        for group, rate in zip(groups, rates, strict=True)
+        torch.optim.Adagrad(plain.parameters(), dense.learning_rate, eps=dense.epsilon),
+        torch.optim.Adagrad(weights, sparse.learning_rate, eps=sparse.epsilon),
     ]
     expected = list[float]()
     for step in range(1, STEPS + 1):
