@@ -85,6 +85,27 @@ DATA = (
         "only CSV and TSV files can lack a header",
     ),
     Case(
+        "spec.data.csv", CSV | {"spec.data.csv": {}}, PARQUET | {"spec.data.csv": {}}, "only CSV and TSV have a syntax"
+    ),
+    Case(
+        "spec.data.csv",
+        CSV | {"spec.data.csv": {"delimiter": "\x01", "quote": "", "escape": "\\"}},
+        CSV | {"spec.data.csv": {"quote": ","}},
+        "the delimiter is neither the quote nor the escape",
+    ),
+    Case(
+        "spec.data.csv",
+        CSV | BAG | SEPARATED | {"spec.data.csv": {"escape": "\\"}},
+        CSV | BAG | SEPARATED | {"spec.data.csv": {"escape": "|"}},
+        "a quote or an escape cannot separate ids",
+    ),
+    Case(
+        "spec.data.csv.boolean",
+        CSV | {"spec.data.csv.boolean": ["True", "False"]},
+        CSV | {"spec.data.csv.boolean": ["True"]},
+        "one text of true and one of false",
+    ),
+    Case(
         "spec.data",
         CSV | {"spec.data.columns.counts": THIRTEEN, "spec.data.columns.numbers": ABSENT},
         CSV | {"spec.data.columns.counts": THIRTEEN},

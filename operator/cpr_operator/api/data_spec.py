@@ -60,6 +60,27 @@ class Columns(SpecModel):
     of floating point numbers may be named, too. A cell that is not a whole number makes a bad row."""
 
 
+class Csv(SpecModel):
+    """The syntax of CSV and TSV, in the terms of DuckDB and pyarrow. Absent fields are those of the format."""
+
+    delimiter: Annotated[str, Field(max_length=1, pattern=r"^[\x01-\x09\x0B\x0C\x0E-\x7E]$")] | None = None
+    """The character between two cells. Default: a comma in CSV, a tab in TSV."""
+    quote: Annotated[str, Field(max_length=1, pattern=r"^[!-~]?$")] | None = None
+    """The character around a cell; twice within the cell it stands for itself. Empty: quotes are characters like
+    others. Default: " in CSV, none in TSV."""
+    escape: Annotated[str, Field(max_length=1, pattern=r"^[!-~]$")] | None = None
+    """The character before one that stands for itself: within quoted cells, or in all cells if there is no quote. With
+    a backslash b, n, r, t and 0 stand for control characters, and without a quote the cell \\N is missing. Default:
+    none."""
+    trim: bool = False
+    """True if blanks at both ends of a cell do not belong to it."""
+    null: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=16)] = ()
+    """Texts of missing values, such as NULL and \\N, beside the empty cell."""
+    boolean: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=16)], ...], Field(max_length=2)] = ()
+    """The text of true and that of false, such as ["True", "False"], in quotes in YAML. They are then 1 and 0 as labels
+    and numbers, and true and false as categories, as booleans of Parquet are."""
+
+
 class Data(SpecModel):
     """The samples to train on, their order and their batches."""
 
@@ -81,6 +102,8 @@ class Data(SpecModel):
     """The columns of a CSV, TSV or Parquet table, or of Custom data, that feed the model."""
     header: bool = True
     """True if each CSV or TSV file begins with a line of names."""
+    csv: Csv | None = None
+    """The syntax of CSV or TSV that another program wrote."""
     epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Number of passes over the data."""
     samples: Annotated[int, Field(ge=1, le=2**50)] | None = None

@@ -13,7 +13,7 @@ from cpr_contract.model import CrossSpec, FeatureSpec, OptimizerSpec, PhaseSpec,
 from cpr_contract.model import ModelSpec as ContractModel
 from cpr_operator.api.base import SpecModel
 from cpr_operator.api.cprjob_spec import CPRJobSpec
-from cpr_operator.api.data_spec import Columns, Evaluation
+from cpr_operator.api.data_spec import Columns, Data, Evaluation
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.model_spec import Interaction, ModelSpec, Table
 from cpr_operator.api.optimizer_spec import DenseOptimizer, TableOptimizer
@@ -50,18 +50,12 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
     """
     replay = replay or replay_policy(spec)
     count = (workers or worker_count(spec)).count
-    data = spec.data
     job = contract.JobSpec(
         contract=version,
         job_uid=uid,
         job_name=name,
-        model=_model(spec.model, data.columns),
-        data=_copied(
-            contract.DataSpec,
-            data,
-            columns=None if data.columns is None else _columns(data.columns),
-            store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
-        ),
+        model=_model(spec.model, spec.data.columns),
+        data=_data(spec.data),
         trainers=spec.trainers.replicas,
         shards=spec.shards.replicas,
         snapshots=_snapshots(spec.snapshots, spec.restore_from, found),
@@ -95,6 +89,16 @@ def _copied(kind: type[_Part], part: SpecModel, **others: Any) -> _Part:
     defaults = {field.name for field in fields(kind) if field.default is not MISSING}
     stated = {name: value for name, value in copied.items() if value is not None or name not in defaults}
     return kind(**stated, **others)
+
+
+def _data(data: Data) -> contract.DataSpec:
+    return _copied(
+        contract.DataSpec,
+        data,
+        columns=None if data.columns is None else _copied(contract.ColumnsSpec, data.columns),
+        store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
+        csv=None if data.csv is None else _copied(contract.CsvSpec, data.csv),
+    )
 
 
 def _model(model: ModelSpec, columns: Columns | None) -> ContractModel:

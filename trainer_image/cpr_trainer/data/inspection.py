@@ -18,7 +18,9 @@ from cpr_contract.model import PAGE_SLOTS
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.arrays import Ints
+from cpr_trainer.data.csv_signs import CsvSigns
 from cpr_trainer.data.decode import decode, split_bags
+from cpr_trainer.data.dialect import Dialect, dialect_of
 from cpr_trainer.data.files import CORRECT_COLUMNS, Format, Index, content_errors
 from cpr_trainer.data.open import evaluation_data, files_of, format_of, index_data, with_vocabularies
 from cpr_trainer.data.order import BatchOrder, held_out
@@ -120,13 +122,14 @@ def _summarize(
     if used is not None and used.separator is not None:
         separators = dict.fromkeys((*used.bags, *used.weights), used.separator)
     integers = {each.column for each in (used.inputs if used else ()) if each.integers and not each.has_bags}
+    dialect = dialect_of(data) if data.format in {"CSV", "TSV"} else None
     summaries: dict[str, ColumnSummary] = {}
     bad, errors = 0, list[str]()
     for block in (block for index in indices for block in index.blocks):
         parsed = form.parse(block, form.fetch(block))
         with content_errors(block.uri, CORRECT_COLUMNS):
             for name in parsed.table.column_names:
-                summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
+                summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name), dialect))
                 column = parsed.table.column(name)
                 summary.add(as_canonical(column) if name in integers else column)
             wrong = parsed.ragged if used is None else decode(parsed, used).errors
@@ -144,7 +147,7 @@ def _summarize(
         faults=tuple(errors),
         columns=columns,
         reading=None,
-        advice=_spelling_advice(summaries, used),
+        advice=(*_spelling_advice(summaries, used), *_csv_advice(summaries, used)),
     )
     return stats, summaries
 
@@ -176,6 +179,17 @@ def _spelling_advice(summaries: Mapping[str, ColumnSummary], used: Columns | Non
         names = [each.column for each in used.inputs if spelling_matters(each) and each.column in summaries]
     found = (summaries[name].spellings.warning(name) for name in dict.fromkeys(names))
     return tuple(f"{each} {SPELLINGS_REMEDY}" for each in found if each is not None)
+
+
+def _csv_advice(summaries: Mapping[str, ColumnSummary], used: Columns | None) -> list[str]:
+    """Return warnings about columns of text that another program seems to have written in another syntax."""
+    found: list[str] = []
+    spelled = {each.column for each in (used.inputs if used else ()) if spelling_matters(each)}
+    for name, summary in summaries.items():
+        if summary.csv_signs is not None:
+            numeric = used is not None and name in used.numeric
+            found += summary.csv_signs.warnings(name, ids=used is None or name in spelled, numeric=numeric)
+    return found
 
 
 def _advice(used: Columns, columns: Sequence[ColumnStats]) -> tuple[str, ...]:
@@ -232,7 +246,7 @@ def _capacity(ids: int) -> int:
 class ColumnSummary:
     """The statistics of one column, block by block; of the ids in it, if it has lists, or texts with a `separator`."""
 
-    def __init__(self, name: str, separator: str | None = None) -> None:
+    def __init__(self, name: str, separator: str | None = None, dialect: Dialect | None = None) -> None:
         self._name = name
         self._separator = separator
         self._bags, self._ids_in_bags, self._longest_bag = 0, 0, 0
@@ -241,6 +255,7 @@ class ColumnSummary:
         self._range: tuple[float, float] | None = None
         self.distinct: Distinct | None = Distinct()
         self.spellings = Spellings()
+        self.csv_signs = None if dialect is None else CsvSigns(dialect)
 
     def add(self, column: Any) -> None:
         """Add the cells of one more block, a pyarrow chunked array."""
@@ -283,6 +298,8 @@ class ColumnSummary:
             self.distinct.add(Cells.of_arrow(texts).hashes(), occurrences[filled])
         if of_texts or pa.types.is_integer(values.type):
             self.spellings.add(texts)
+        if self.csv_signs is not None:
+            self.csv_signs.add(texts)
         if not of_texts:
             self._kind = str(values.type)
             if is_number(values.type):

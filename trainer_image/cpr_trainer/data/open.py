@@ -15,11 +15,12 @@ from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataSpec, JobSpec
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import cells_of
+from cpr_trainer.data.dialect import dialect_of
 from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, SourceFile, content_errors
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.reader import TableDataset, index_files
-from cpr_trainer.data.schema import Columns, check_bags, check_fixed_layout, check_tables, columns_of, dialect_of
+from cpr_trainer.data.schema import Columns, check_bags, check_fixed_layout, check_tables, columns_of
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.data.text import TextFormat
 from cpr_trainer.data.user import UserFormat

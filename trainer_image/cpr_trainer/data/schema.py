@@ -1,4 +1,4 @@
-"""The columns that feed a model: their names, how text formats write them, and which Arrow types they may have."""
+"""The columns that feed a model: their names, and which Arrow types they may have."""
 
 from __future__ import annotations
 
@@ -26,19 +26,6 @@ MAX_WEIGHT = 1_000_000
 #: Marks an id without a row; its sample is a bad row.
 NO_ROW = -1
 _MAX_SHOWN_NAMES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """The syntax of lines. `header`: files begin with a line of names. `columns`: their number, if it is known."""
-
-    delimiter: str
-    quotes: bool
-    header: bool
-    columns: int | None = None
-
-
-CRITEO = Dialect("\t", quotes=False, header=False, columns=len(CRITEO_NAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +102,6 @@ class Columns:
         group = () if self.group is None else (self.group,)
         inputs = (each.column for each in self.inputs)
         return tuple(dict.fromkeys((*self.predicted, *self.numeric, *inputs, *self.weights, *group)))
-
-
-def dialect_of(data: DataSpec) -> Dialect:
-    """Return the syntax of the text that `data` names."""
-    if data.format == "Criteo":
-        return CRITEO
-    comma = data.format == "CSV"
-    return Dialect("," if comma else "\t", quotes=comma, header=data.header)
 
 
 def columns_of(data: DataSpec, model: ModelSpec) -> Columns:

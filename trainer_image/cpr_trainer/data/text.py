@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.csv
 
+from cpr_trainer.data.dialect import Dialect
 from cpr_trainer.data.files import (
     HEAD_BYTES,
     Block,
@@ -24,7 +24,7 @@ from cpr_trainer.data.files import (
     closed_on_error,
     content_errors,
 )
-from cpr_trainer.data.schema import Columns, Dialect, check_columns
+from cpr_trainer.data.schema import Columns, check_columns
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 
@@ -80,7 +80,7 @@ class TextFormat:
         if table.num_rows + len(ragged) != block.rows:
             raise DataError(
                 f"{block.uri} has {block.rows} lines where {table.num_rows + len(ragged)} rows are read.",
-                "A row must be one line, without line breaks in quotes, and files must not change.",
+                "A row must be one line, without line breaks in quotes or behind an escape, and files must not change.",
             )
         return Parsed(table, ragged)
 
@@ -90,10 +90,8 @@ class TextFormat:
 
     def _read_head(self, chunk: bytes, uri: str) -> tuple[tuple[str, ...], int]:
         """Return the names of a file's columns, by its first line, and the size of its header in bytes."""
-        dialect, line = self._dialect, first_line(chunk, uri)
-        cells = line.split(dialect.delimiter)
-        if dialect.quotes:
-            cells = next(csv.reader([line], delimiter=dialect.delimiter), [""])
+        dialect = self._dialect
+        cells = dialect.names(first_line(chunk, uri))
         names = cells if dialect.header else [str(1 + place) for place in range(dialect.columns or len(cells))]
         check_columns(self._columns, names, uri)
         return tuple(names), (chunk.find(b"\n") + 1 or len(chunk)) if dialect.header else 0
@@ -122,22 +120,20 @@ class TextFormat:
         on_ragged: Callable[[Any], Literal["skip"]] | None = None,
     ) -> Any:
         """Parse whole lines. Raises ArrowInvalid, also for a ragged line without `on_ragged`."""
-        names = list(columns)
+        dialect, names = self._dialect, list(columns)
+        data = dialect.rewritten(data)
         included = names if self._columns is None else self._columns.used
         kinds = dict.fromkeys(included, pa.dictionary(pa.int32(), pa.binary()))
-        kinds |= dict.fromkeys(self._columns.numeric if self._columns else (), pa.binary())
-        return pa.csv.read_csv(
+        numeric = self._columns.numeric if self._columns else ()
+        kinds |= dict.fromkeys(numeric, pa.binary())
+        table = pa.csv.read_csv(
             pa.py_buffer(data),
             # One thread: only then are lines numbered. Blocks are parsed in parallel.
             pa.csv.ReadOptions(use_threads=False, block_size=len(data), column_names=names),
-            pa.csv.ParseOptions(
-                delimiter=self._dialect.delimiter,
-                quote_char='"' if self._dialect.quotes else False,
-                ignore_empty_lines=False,
-                invalid_row_handler=on_ragged,
-            ),
+            pa.csv.ParseOptions(ignore_empty_lines=False, invalid_row_handler=on_ragged, **dialect.parsing),
             pa.csv.ConvertOptions(column_types=kinds, include_columns=included, strings_can_be_null=False),
         )
+        return dialect.cells(table, numeric)
 
 
 class Text:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from cpr_contract.model import DENSE_FEATURES, MAX_PREDICTED
 from cpr_operator.api.rules.rule import Rule
 
-LABEL_VALUES = Rule(
-    "/spec.data.columns.labelValues",
-    "a label can have its values only once",
-    "remove the duplicate",
-    "",  # the API server enforces it by the list type `map`
-)
+#: The characters of `spec.data.csv`, or those of the format.
+_QUOTE = "has(self.csv.quote) ? self.csv.quote : self.format == 'CSV' ? '\"' : ''"
+_DELIMITER = "has(self.csv.delimiter) ? self.csv.delimiter : self.format == 'CSV' ? ',' : '\\t'"
 OF_DATA = (
     LABEL_VALUES,
     Rule(
@@ -72,6 +69,32 @@ OF_DATA = (
         "only CSV and TSV files can lack a header",
         "remove spec.data.header",
         "self.header || self.format in ['CSV', 'TSV']",
+    ),
+    Rule(
+        "spec.data/csv",
+        "only CSV and TSV have a syntax of their own",
+        "remove spec.data.csv, or set spec.data.format to CSV or TSV",
+        "!has(self.csv) || self.format in ['CSV', 'TSV']",
+    ),
+    Rule(
+        "spec.data/csv",
+        "the delimiter is neither the quote nor the escape",
+        "correct spec.data.csv.delimiter, quote and escape",
+        f"!has(self.csv) || (({_QUOTE}) != ({_DELIMITER}) && (!has(self.csv.escape)"
+        f" || self.csv.escape != ({_DELIMITER})))",
+    ),
+    Rule(
+        "spec.data/csv",
+        "a quote or an escape cannot separate ids",
+        "correct spec.data.columns.separator, or spec.data.csv.quote and escape",
+        "!has(self.csv) || !has(self.columns) || !has(self.columns.separator) || (self.columns.separator"
+        f" != ({_QUOTE}) && (!has(self.csv.escape) || self.columns.separator != self.csv.escape))",
+    ),
+    Rule(
+        "spec.data.csv/boolean",
+        "booleans have one text of true and one of false",
+        "state two different texts, or none",
+        "self.boolean.size() == 0 || (self.boolean.size() == 2 && self.boolean[0] != self.boolean[1])",
     ),
     Rule(
         "spec.data.columns/labels",
