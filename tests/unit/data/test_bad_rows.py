@@ -251,7 +251,7 @@ def test_any_error_of_a_reader_is_bad_data_with_the_file(
         "fetch-csv": "cpr_trainer.data.text.Text._read",
         "fetch-parquet": "cpr_trainer.data.parquet._OpenTable.read",
         "parse-csv": "pyarrow.csv.read_csv",
-        "parse-parquet": "cpr_trainer.data.parquet.normalized_schema",
+        "parse-parquet": "cpr_trainer.data.parquet.normalized",
         "decode-csv": "cpr_trainer.data.reader.decode",
         "decode-parquet": "cpr_trainer.data.reader.decode",
     }

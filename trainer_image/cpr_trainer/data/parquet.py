@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cpr_trainer.data.arrow_types import normalized, normalized_schema
 from cpr_trainer.data.files import (
     HEAD_BYTES,
     Block,
@@ -21,7 +22,7 @@ from cpr_trainer.data.files import (
     content_errors,
     is_outage,
 )
-from cpr_trainer.data.schema import Columns, check_columns, normalized_schema
+from cpr_trainer.data.schema import Columns, check_columns
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 
@@ -64,7 +65,7 @@ class ParquetFormat:
         if fetched.num_rows != block.rows:
             raise DataError(f"{block.uri} has changed since it was opened.", "Files must not change while they train.")
         with content_errors(block.uri, _REMEDY):
-            return Parsed(fetched.cast(normalized_schema(fetched.schema, self._columns)), {})
+            return Parsed(normalized(fetched, self._columns), {})
 
     def location(self, block: Block, row: int) -> str:
         return f"{block.uri}, row {block.first + row + 1}"

@@ -235,40 +235,6 @@ def _check_category(used: Input, kind: Any, where: str) -> None:
     raise DataError(f"{where}: column {used.column} is {kind}, not {expected}.", remedy)
 
 
-def normalized_schema(schema: pa.Schema, columns: Columns | None) -> pa.Schema:
-    """Return a schema to cast a table to: views become plain types, and a column of nulls gets the type of its use.
-
-    A writer that finds only nulls in a file has no other type for them; other files have one.
-    """
-    numbers = frozenset() if columns is None else frozenset(columns.numeric)
-    weights = frozenset() if columns is None else frozenset(columns.weights)
-    bags = frozenset() if columns is None else columns.bags
-
-    def normalized(field: pa.Field) -> pa.Field:
-        single = pa.float64() if field.name in numbers | weights else pa.string()
-        of_nulls = pa.list_(single) if field.name in bags | weights else single
-        return field.with_type(_normalized_type(field.type, of_nulls, single))
-
-    return pa.schema([normalized(field) for field in schema])
-
-
-def _normalized_type(kind: Any, of_nulls: Any, of_absent_values: Any) -> Any:
-    types = pa.types
-    if types.is_null(kind):
-        return of_nulls
-    if types.is_string_view(kind):
-        return pa.large_string()
-    if types.is_binary_view(kind):
-        return pa.large_binary()
-    if types.is_dictionary(kind):
-        value = _normalized_type(kind.value_type, of_nulls, of_nulls)
-        return kind if value == kind.value_type else value
-    if not (is_list(kind) or types.is_list_view(kind) or types.is_large_list_view(kind)):
-        return kind
-    value = _normalized_type(kind.value_type, of_absent_values, of_absent_values)
-    return kind if is_list(kind) and value == kind.value_type else pa.large_list(value)
-
-
 def is_list(kind: Any) -> bool:
     """Return True for lists of any lengths or of one."""
     types = pa.types

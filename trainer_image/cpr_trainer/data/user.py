@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from cpr_trainer.data.arrow_types import normalized
 from cpr_trainer.data.files import Block, Index, Parsed, SourceFile, is_outage
-from cpr_trainer.data.schema import Columns, check_columns, normalized_schema
+from cpr_trainer.data.schema import Columns, check_columns
 from cpr_trainer.entrypoints import load, user_code
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Version
@@ -76,7 +77,7 @@ class UserFormat:
                 table = found
             else:
                 table = pa.table({name: _plain(values) for name, values in dict(found).items()})
-            table = table.cast(normalized_schema(table.schema, self._columns))
+            table = normalized(table, self._columns)
         if table.num_rows != block.rows:
             raise DataError(f"{failed}: {table.num_rows} rows came instead of {block.rows}.", _REMEDY)
         return table
