@@ -145,6 +145,7 @@ BOUNDS = (
     bound("spec.data.columns.labelValues.0.positive", ["yes"], [], under=CSV | TEXTS),
     bound("spec.data.columns.labelValues.0.negative.0", "", 65 * "n", under=CSV | TEXTS),
     bound("spec.data.columns.weight", "a weight", "", under=CSV),
+    bound("spec.data.format", "JSONLines", "JSON", under=CSV),
     Case(
         "spec.data.columns.labels[0]",
         CSV | {"spec.data.columns.labels": ["a label"]},

@@ -76,8 +76,8 @@ DATA = (
         PARQUET | {"spec.data.entrypoint": "mine:Rows"},
         "other formats have none",
     ),
-    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": ABSENT}, "Parquet and Custom need columns"),
-    Case("spec.data.columns", CSV, CRITEO | {"spec.data.columns": COLUMNS}, "other formats have none"),
+    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": ABSENT}, "tables and Custom data need columns"),
+    Case("spec.data.columns", CSV, CRITEO | {"spec.data.columns": COLUMNS}, "Criteo and Synthetic have none"),
     Case(
         "spec.data.header",
         CSV | {"spec.data.header": False},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import weakref
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather, orc
 
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.spec import ColumnsSpec, DataSpec, StoreSpec
@@ -94,7 +96,16 @@ def _cell(value: object) -> str:
 
 
 #: By the ending of a file's name: its format.
-FORMATS = {"csv": "CSV", "tsv": "TSV", "csv.gz": "CSV", "tsv.zst": "TSV", "parquet": "Parquet"}
+FORMATS = {
+    "csv": "CSV",
+    "tsv": "TSV",
+    "csv.gz": "CSV",
+    "tsv.zst": "TSV",
+    "parquet": "Parquet",
+    "arrow": "Arrow",
+    "orc": "ORC",
+    "jsonl": "JSONLines",
+}
 
 
 def write(
@@ -106,15 +117,33 @@ def write(
     bounds = [number * len(table) // files for number in range(files + 1)]
     for number, (first, end) in enumerate(pairwise(bounds)):
         part, path = table.slice(first, end - first), folder / f"part-{number:03d}.{ending}"
-        if name == "Parquet":
-            pq.write_table(part, path, row_group_size=max(1, len(part) // 3))
+        if name not in {"CSV", "TSV"}:
+            _write_batches(part, path, name)
             continue
         text = text_of(part, "," if name == "CSV" else "\t")
         if ending.endswith("gz"):
             text = gzip.compress(text)
         path.write_bytes(pa.compress(text, "zstd", asbytes=True) if ending.endswith("zst") else text)
-    lists = name != "Parquet" and any(pa.types.is_list(kind) for kind in table.schema.types)
+    lists = name in {"CSV", "TSV"} and any(pa.types.is_list(kind) for kind in table.schema.types)
     return replace(spec(name, f"{folder}/"), columns=replace(columns, separator="|" if lists else None))
+
+
+def _write_batches(table: pa.Table, path: Path, name: str) -> None:
+    """Write about three row groups, record batches or stripes, or an object a line without absent cells."""
+    rows = max(1, len(table) // 3)
+    if name == "Parquet":
+        pq.write_table(table, path, row_group_size=rows)
+    elif name == "Arrow":
+        feather.write_feather(table, path, chunksize=rows)
+    elif name == "ORC":
+        orc.write_table(table, path, stripe_size=1 << 16, batch_size=64)
+    else:
+        # As Spark writes them, but for the first object, which has all keys.
+        present = (
+            {key: cell for key, cell in row.items() if cell is not None or not number}
+            for number, row in enumerate(table.to_pylist())
+        )
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in present), "utf-8")
 
 
 def spec(name: str, uri: str) -> DataSpec:

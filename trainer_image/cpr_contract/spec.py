@@ -77,7 +77,7 @@ class CsvSpec:
     boolean: tuple[str, ...] = ()
 
 
-DataFormat = Literal["Criteo", "CSV", "TSV", "Parquet", "Synthetic", "Custom"]
+DataFormat = Literal["Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Synthetic", "Custom"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class DataSpec:
     """The source of samples. `batch_size` is global: it does not depend on the number of trainers.
 
     Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`. `Custom` data comes
-    from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of CSV, TSV, Parquet
-    and Custom; with `header` text files begin with their names, and `csv` is the syntax of CSV and TSV. Rows are
+    from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of tables and
+    Custom; with `header` text files begin with their names, and `csv` is the syntax of CSV and TSV. Rows are
     shuffled in windows of `shuffle_rows`; the last portion `hold_out` of them is never trained. Objects are read at
     `store`, by default the endpoint of the job's store.
     """

@@ -67,7 +67,9 @@ def show(found: DataStats, console: Console) -> None:
         if read_by_job:
             cells.append(escape(column.feeds))
         table.add_row(*cells)
-    header = "" if found.format == "Parquet" else f", {'with' if found.header else 'without'} a header"
+    header = (
+        "" if found.format not in {"Criteo", "CSV", "TSV"} else f", {'with' if found.header else 'without'} a header"
+    )
     console.print(f"{found.format}{header}: {_count(found.files, 'file')}, {_count(found.rows, 'row')}")
     console.print(table)
     console.print(f"{_count(found.bad, 'bad row')}" + (", the first:" if found.bad else ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,16 +221,51 @@ def test_damaged_parquet_is_an_error(tmp_path: Path, damage: str) -> None:
         (b"ORC\x08", "is an ORC file"),
         (b"Obj\x01", "is an Avro file"),
         (b'{"click": 1}\n', "is JSON"),
-        (b"PAR1", r"is Parquet. State data.format: Parquet"),
+        (b"PAR1\x15", r"is Parquet. State data.format: Parquet"),
+        (b"\xff\xff\xff\xff\x10", "is a stream of Arrow IPC"),
+        (b"FEA1\0\0", "is a Feather file of version 1"),
+        (b'[{"click": 1}]', "is an array of JSON. Write one object a line"),
+        (b"\x3e\1" + bytes(6) + b"\x11\x22\x33\x44\n\xb9", "is a TFRecord file. Convert it to Parquet"),
+        (b"part-0.csv".ljust(257, b"\0") + b"ustar", "is a tar archive. Unpack it"),
+        (b"\xff\x06\0\0sNaPpY", "is packed by snappy"),
+        (b"\x93NUMPY\1", "is an array of NumPy"),
+        (b"\x89HDF\r\n\x1a\n", "is an HDF5 file"),
+        (b"SQLite format 3\0", "is a database of SQLite"),
+        (b"12345678DUCK\x40" + bytes(7), "is a database of DuckDB"),
+        (b"\x80\x04\x95", "is a pickle"),
     ],
-    ids=["utf-16", "utf-16-without-a-mark", "zip", "xz", "lz4", "ipc", "orc", "avro", "json", "parquet"],
+    ids=lambda each: each[3:20] if isinstance(each, str) else "",
 )
-def test_file_of_another_format_is_named(tmp_path: Path, head: bytes, name: str) -> None:
-    (tmp_path / "a").write_bytes(head)
-    with pytest.raises(DataError, match=name):
-        read(spec("CSV", f"{tmp_path}/a"))
-    with pytest.raises(DataError, match="cannot be read to its end" if head == b"PAR1" else name):
-        read(spec("Parquet", f"{tmp_path}/a"))
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+def test_file_of_another_format_is_named(
+    tmp_path: Path, head: bytes, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "a").write_bytes(pack(head))
+    own = {"is JSON": "JSONLines", "is an Arrow IPC": "Arrow", "is an ORC file": "ORC", "is Parquet": "Parquet"}
+    for form in ("CSV", "Parquet", "JSONLines", "Arrow", "ORC"):
+        if any(name.startswith(of) and form == reader for of, reader in own.items()):
+            continue
+        packed = pack is not bytes and form in {"Parquet", "Arrow", "ORC"}
+        with pytest.raises(DataError, match="cannot be read to its end" if packed else name):
+            read(spec(form, f"{tmp_path}/a"))
+
+
+@pytest.mark.parametrize("name", ["PAR1", "ARROW1", "ORC", "FEA1", "PARENT", "Object", "7z", "PK"])
+def test_name_of_a_column_is_no_format(tmp_path: Path, name: str) -> None:
+    for delimiter, form in ((",", "CSV"), ("\t", "TSV")):
+        (tmp_path / "a").write_text(
+            delimiter.join([name, "DUCK", *HEAD.split(",")]) + "\n" + delimiter.join("11111117")
+        )
+        assert len(everything(read(spec(form, f"{tmp_path}/a")))) == 1
+
+
+@pytest.mark.parametrize("ending", ["arrow", "orc", "jsonl", "parquet"])
+def test_truncated_table_is_bad_data(tmp_path: Path, ending: str) -> None:
+    data = write(clicks(200), tmp_path, ending)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DataError, match=rf"part-000\.{ending}.* (cannot be read to its end|it is no JSON object)"):
+        everything(read(data))
 
 
 class OddError(Exception):

@@ -180,7 +180,7 @@ def test_line_endings_do_not_matter(tmp_path: Path, ending: str, *, last: bool) 
     )
 
 
-@pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv.zst"])
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv.zst", "jsonl"])
 def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     rows = clicks(500)
     whole = everything(read(write(rows, tmp_path, ending)))

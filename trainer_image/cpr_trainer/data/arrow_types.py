@@ -13,10 +13,10 @@ from cpr_trainer.data.schema import Columns, is_list
 def normalized(table: Any, columns: Columns | None) -> Any:
     """Return a table in the types of `normalized_schema`."""
     schema = normalized_schema(table.schema, columns)
-    for place, wanted in enumerate(schema):
-        if table.schema.types[place] != wanted.type:
-            chunks = [_converted(chunk, wanted.type) for chunk in table.column(place).chunks]
-            table = table.set_column(place, wanted, pa.chunked_array(chunks, wanted.type))
+    for place, plain in enumerate(schema):
+        if table.schema.types[place] != plain.type:
+            chunks = [_converted(chunk, plain.type) for chunk in table.column(place).chunks]
+            table = table.set_column(place, plain, pa.chunked_array(chunks, plain.type))
     return table
 
 

@@ -19,19 +19,40 @@ from cpr_trainer.store import Version
 
 CORRECT_COLUMNS = "Correct data.columns, or write the file with the types that docs/data.md lists."
 #: The first bytes of a file that show its format.
-HEAD_BYTES = 64
-_CONVERT = "Convert it to UTF-8 text, plain or packed by gzip, bzip2 or zstd, or to Parquet."
+HEAD_BYTES = 512
+_CONVERT = "Convert it to Parquet, or to UTF-8 text, plain or packed by gzip, bzip2 or zstd."
+_UNPACK = "Unpack it, and pack its files by gzip, bzip2 or zstd if they should be small."
 _UTF_16 = "Convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)."
-_OTHER_FORMATS = (
-    (re.compile(rb"PAR1"), "Parquet", "State data.format: Parquet."),
-    (re.compile(rb"\xff\xfe|\xfe\xff|(?:[^\0]\0){4}|(?:\0[^\0]){4}"), "text in UTF-16", _UTF_16),
-    (re.compile(rb"\xfd7zXZ\0"), "packed by xz", _CONVERT),
-    (re.compile(rb"PK\x03\x04"), "a zip archive", _CONVERT),
-    (re.compile(rb"\x04\x22\x4d\x18"), "packed by lz4", _CONVERT),
-    (re.compile(rb"ARROW1"), "an Arrow IPC (Feather) file", _CONVERT),
-    (re.compile(rb"ORC[^ -~]"), "an ORC file", _CONVERT),
-    (re.compile(rb"Obj\x01"), "an Avro file", _CONVERT),
-    (re.compile(rb'\s*\{\s*"'), "JSON", _CONVERT),
+_STREAM = "Write an Arrow IPC file (pyarrow.ipc.new_file), which has an index of its batches."
+_ARRAY = "Write one object a line (jq -c '.[]')."
+_TFRECORD = "Convert it to Parquet: parse its examples by TensorFlow, and write their features as columns by pyarrow."
+_OTHER_FORMATS = tuple(
+    (re.compile(magic, re.DOTALL), name, remedy)
+    for magic, name, remedy in (
+        (rb"PAR1[^ -~\t\r\n]", "Parquet", "State data.format: Parquet."),
+        (rb"ARROW1\0", "an Arrow IPC (Feather) file", "State data.format: Arrow."),
+        (rb"ORC[^ -~\t\r\n]", "an ORC file", "State data.format: ORC."),
+        (rb'(?:\xef\xbb\xbf)?\s*\{\s*["}]', "JSON", "State data.format: JSONLines, if each line is an object."),
+        (rb"PARE(?=.{0,40}\0)", "Parquet with an encrypted footer", "Write it without encryption."),
+        (rb"\xff\xfe|\xfe\xff|(?:[^\0]\0){4}|(?:\0[^\0]){4}", "text in UTF-16", _UTF_16),
+        (rb"\xfd7zXZ\0", "packed by xz", _CONVERT),
+        (rb"\x04\x22\x4d\x18", "packed by lz4", _CONVERT),
+        (rb"\xff\x06\0\0sNaPpY", "packed by snappy", _CONVERT),
+        (rb"PK\x03\x04", "a zip archive", _UNPACK),
+        (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
+        (rb".{257}ustar", "a tar archive", _UNPACK),
+        (rb"\xff{4}", "a stream of Arrow IPC", _STREAM),
+        (rb"FEA1\0", "a Feather file of version 1", "Write it by a release of pyarrow since 0.17, or as Parquet."),
+        (rb"Obj\x01", "an Avro file", _CONVERT),
+        (rb"\s*\[\s*\{", "an array of JSON", _ARRAY),
+        # The length of a record, its checksum, and the first field of an example.
+        (rb".{3}\0{5}.{4}\n", "a TFRecord file", _TFRECORD),
+        (rb"\x93NUMPY", "an array of NumPy", _CONVERT),
+        (rb"\x89HDF\r\n", "an HDF5 file", _CONVERT),
+        (rb"SQLite format 3\0", "a database of SQLite", _CONVERT),
+        (rb".{8}DUCK.\0{7}", "a database of DuckDB", "Write its table as Parquet (COPY ... TO)."),
+        (rb"\x80[\x02-\x05]", "a pickle", _CONVERT),
+    )
 )
 _MAX_OPEN = 8
 _MAX_CAUSE_LETTERS = 300
@@ -168,8 +189,11 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno is not None  # pyarrow's own errors carry no number.
 
 
-def check_head(head: bytes, uri: str) -> None:
-    """Raise DataError if the first bytes of a file are those of a format that is not read as text."""
+def check_head(head: bytes, uri: str, own: str | None = None) -> None:
+    """Raise DataError if the first bytes of a file are those of another format than `own`, a name in the table above.
+
+    None: of any format that is not read as a table in text.
+    """
     for magic, name, remedy in _OTHER_FORMATS:
-        if magic.match(head):
+        if name != own and magic.match(head):
             raise DataError(f"{uri} is {name}.", remedy)

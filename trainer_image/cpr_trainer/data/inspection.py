@@ -22,6 +22,7 @@ from cpr_trainer.data.csv_signs import CsvSigns
 from cpr_trainer.data.decode import decode, split_bags
 from cpr_trainer.data.dialect import Dialect, dialect_of
 from cpr_trainer.data.files import CORRECT_COLUMNS, Format, Index, content_errors
+from cpr_trainer.data.json_lines import JsonLinesFormat
 from cpr_trainer.data.open import evaluation_data, files_of, format_of, index_data, with_vocabularies
 from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.reader import index_files, layout_of
@@ -39,6 +40,8 @@ _KINDS = ("empty", "integer", "number", "text")
 _NUMERIC_TEXTS = (("integer", pa.int64()), ("number", pa.float64()))
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.
 _INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)")
+#: Formats by their first bytes.
+_BINARY: dict[bytes, DataFormat] = {b"PAR1": "Parquet", b"ARRO": "Arrow", b"ORC": "ORC"}
 _SKETCH = 4096
 #: In a fuller dynamic table more new ids find their place full (ADR 46).
 _OCCUPANCY = 0.9
@@ -67,10 +70,14 @@ def inspect_files(uri: str, files: Uris) -> DataStats:
 def _detect(uri: str, files: Uris) -> DataSpec:
     """Return the format of a file, by its first bytes. Raises DataError."""
     with files.open(uri, files.version(uri)) as stream:
-        if stream.read(4) == b"PAR1":
-            return DataSpec("Parquet", uri, 1, None, 1, 0, 0, header=False)
+        head = stream.read(4)
+        for magic, binary in _BINARY.items():
+            if head.startswith(magic):
+                return DataSpec(binary, uri, 1, None, 1, 0, 0, header=False)
         stream.seek(0)
-        line = first_line(Text(stream, uri).read(0, 1 << 16), uri)
+        line = first_line(Text(stream, uri, JsonLinesFormat.own).read(0, 1 << 16), uri)
+    if line.lstrip().startswith("{"):
+        return DataSpec("JSONLines", uri, 1, None, 1, 0, 0, header=False)
     tabs = "\t" in line
     with content_errors(uri, REMEDY):
         cells = line.split("\t") if tabs else next(csv.reader([line]), [])

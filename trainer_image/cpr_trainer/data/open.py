@@ -13,10 +13,12 @@ from cpr_contract.manifests import DataManifest
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataSpec, JobSpec
+from cpr_trainer.data.batches import arrow_format, orc_format
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import cells_of
 from cpr_trainer.data.dialect import dialect_of
 from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, SourceFile, content_errors
+from cpr_trainer.data.json_lines import JsonLinesFormat
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.reader import TableDataset, index_files
@@ -36,6 +38,13 @@ Find = Callable[[], Sequence[Index]]
 #: Finds the vocabularies of a job's tables, and calls its argument between blocks of data. Raises as `Find`.
 FindVocabularies = Callable[[Callable[[], None]], Vocabularies]
 
+#: Readers of formats without settings of their own.
+_FORMATS: dict[str, Callable[[Uris, Columns | None], Format]] = {
+    "Parquet": ParquetFormat,
+    "Arrow": arrow_format,
+    "ORC": orc_format,
+    "JSONLines": JsonLinesFormat,
+}
 _LOG = logging.getLogger(__name__)
 _NO_ACCESS = Access()
 _SPELLING_FILES = 8
@@ -103,8 +112,8 @@ def format_of(data: DataSpec, columns: Columns | None, files: Uris) -> Format:
     """Return a reader of some columns of `data`, or of all (None). Raises DataError and OSError of the user's code."""
     if data.entrypoint is not None:
         return UserFormat(data.entrypoint, data.uri, columns)
-    if data.format == "Parquet":
-        return ParquetFormat(files, columns)
+    if (make := _FORMATS.get(data.format)) is not None:
+        return make(files, columns)
     return TextFormat(files, dialect_of(data), columns)
 
 

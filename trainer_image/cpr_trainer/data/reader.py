@@ -17,6 +17,7 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.data.dataset import Batch, Layout, window_rows
 from cpr_trainer.data.decode import RowErrors, Rows, decode
 from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, content_errors
+from cpr_trainer.data.json_lines import JsonLinesFormat
 from cpr_trainer.data.schema import Columns, is_category
 from cpr_trainer.embedding.bags import Bags, FeatureLayout
 from cpr_trainer.errors import DataError
@@ -34,6 +35,8 @@ def index_files(uris: Sequence[str], form: Format) -> list[Index]:
         indices = list(pool.map(form.index, uris))
     if not any(index.blocks for index in indices):
         raise DataError(f"{', '.join(uris[:2])} has no row: it is empty.", "Check data.uri and the files there.")
+    if isinstance(form, JsonLinesFormat):
+        form.check(indices)
     return indices
 
 
@@ -110,13 +113,12 @@ class TableDataset:
 
     def _decode(self, number: int, fetched: Any) -> Rows:
         block = self._blocks[number]
-        if (group := self._columns.group) is not None:  # An index that was frozen earlier has no check of it.
-            present = block.file.columns or tuple(fetched.column_names)
-            if present.count(group) != 1:
-                raise DataError(f"{block.uri} has {present.count(group) or 'no'} columns {group!r}.", _CORRECT)
-            if not block.file.columns and not is_category(kind := fetched.schema.field(group).type):
-                raise DataError(f"{block.uri}: column {group} is {kind}, not text or an integer.", _CORRECT)
         parsed = self._form.parse(block, fetched)
+        if (group := self._columns.group) is not None:  # An index that was frozen earlier has no check of it.
+            if (count := parsed.table.column_names.count(group)) != 1:
+                raise DataError(f"{block.uri} has {count or 'no'} columns {group!r}.", _CORRECT)
+            if not is_category(kind := parsed.table.schema.field(group).type):
+                raise DataError(f"{block.uri}: column {group} is {kind}, not text or an integer.", _CORRECT)
         with content_errors(block.uri, CORRECT_COLUMNS):
             rows = decode(parsed, self._columns, self._features)
         assert len(rows) == block.rows, f"{len(rows)} rows of {block.uri} where its index has {block.rows}"

@@ -165,7 +165,7 @@ def check_bags(data: DataSpec, model: ModelSpec) -> None:
     """Raise DataError if a feature takes bags, and such data has none."""
     has_separator = data.columns is not None and data.columns.separator is not None
     pools = any(each.pooling for each in model.features or model.tables)
-    if pools and data.format not in {"Parquet", "Custom"} and not has_separator:
+    if pools and data.format in {"Criteo", "CSV", "TSV", "Synthetic"} and not has_separator:
         raise DataError(
             f"{data.format} data has no bags of ids, and a table pools.",
             "Use Parquet with lists, or CSV or TSV with data.columns.separator; or remove the table's pooling.",

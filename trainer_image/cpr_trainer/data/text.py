@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -42,26 +43,34 @@ _CODECS = (
 _ASCII = bytes(byte if byte < 128 else ord("?") for byte in range(256))  # noqa: PLR2004 -- ASCII ends there
 
 
-class TextFormat:
-    """Reads text in blocks of whole lines, parsed by pyarrow: the columns in use, or all of them.
+class LineFormat(ABC):
+    """Reads text in blocks of whole lines; a subclass parses them. `own`: its name among other formats of files."""
 
-    Every cell keeps the bytes of the file; categories come as dictionaries.
-    """
+    own: str | None = None
+    #: Lines before the first row.
+    header_lines = 0
 
-    def __init__(self, files: Uris, dialect: Dialect, columns: Columns | None) -> None:
+    def __init__(self, files: Uris, columns: Columns | None) -> None:
         self._files = files
-        self._dialect = dialect
         self._columns = columns
-        self._open = OpenFiles(lambda file: Text(files.open(file.uri, file.version), file.uri))
+        self._open = OpenFiles(lambda file: Text(files.open(file.uri, file.version), file.uri, self.own))
+
+    @abstractmethod
+    def read_head(self, chunk: bytes, uri: str) -> tuple[tuple[str, ...], int]:
+        """Return the names of a file's columns, by its first lines, and the size of its header in bytes."""
+
+    @abstractmethod
+    def read_table(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
+        """Return whole lines as a pyarrow table; note those that are no rows in `ragged`."""
 
     def index(self, uri: str) -> Index:
         """Read a file once to find the ends of its lines. Raises DataError."""
         file, blocks, first = SourceFile(uri, self._files.version(uri)), [], 0
-        with content_errors(uri, REMEDY), closing(Text(self._files.open(uri, file.version), uri)) as text:
+        with content_errors(uri, REMEDY), closing(Text(self._files.open(uri, file.version), uri, self.own)) as text:
             for start, chunk in line_chunks(text, uri):
                 head = 0
                 if not start:
-                    names, head = self._read_head(chunk, uri)
+                    names, head = self.read_head(chunk, uri)
                     file = replace(file, columns=names)
                 rows = chunk.count(b"\n", head) + (len(chunk) > head and not chunk.endswith(b"\n"))
                 if rows:
@@ -76,7 +85,7 @@ class TextFormat:
     def parse(self, block: Block, fetched: bytes) -> Parsed:
         ragged: dict[int, str] = {}
         with content_errors(block.uri, REMEDY):
-            table = self._parse(fetched, block.file, ragged)
+            table = self.read_table(fetched, block.file, ragged)
         if table.num_rows + len(ragged) != block.rows:
             raise DataError(
                 f"{block.uri} has {block.rows} lines where {table.num_rows + len(ragged)} rows are read.",
@@ -86,19 +95,28 @@ class TextFormat:
 
     def location(self, block: Block, row: int) -> str:
         """Return the number of a row's line, from 1."""
-        return f"{block.uri}, line {block.first + row + 1 + self._dialect.header}"
+        return f"{block.uri}, line {block.first + row + 1 + self.header_lines}"
 
-    def _read_head(self, chunk: bytes, uri: str) -> tuple[tuple[str, ...], int]:
-        """Return the names of a file's columns, by its first line, and the size of its header in bytes."""
+
+class TextFormat(LineFormat):
+    """Reads tables in text, parsed by pyarrow: the columns in use, or all of them.
+
+    Every cell keeps the bytes of the file, unless the dialect has others; categories come as dictionaries.
+    """
+
+    def __init__(self, files: Uris, dialect: Dialect, columns: Columns | None) -> None:
+        super().__init__(files, columns)
+        self._dialect = dialect
+        self.header_lines = int(dialect.header)
+
+    def read_head(self, chunk: bytes, uri: str) -> tuple[tuple[str, ...], int]:
         dialect = self._dialect
         cells = dialect.names(first_line(chunk, uri))
         names = cells if dialect.header else [str(1 + place) for place in range(dialect.columns or len(cells))]
         check_columns(self._columns, names, uri)
         return tuple(names), (chunk.find(b"\n") + 1 or len(chunk)) if dialect.header else 0
 
-    def _parse(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
-        """Return whole lines as a pyarrow table; note those of another number of columns."""
-
+    def read_table(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
         def note(row: Any) -> Literal["skip"]:
             ragged[row.number - 1] = f"it has {row.actual_columns} columns instead of {row.expected_columns}"
             return "skip"
@@ -122,7 +140,7 @@ class TextFormat:
         """Parse whole lines. Raises ArrowInvalid, also for a ragged line without `on_ragged`."""
         dialect, names = self._dialect, list(columns)
         data = dialect.rewritten(data)
-        included = names if self._columns is None else self._columns.used
+        included = names if self._columns is None else [name for name in self._columns.used if name in columns]
         kinds = dict.fromkeys(included, pa.dictionary(pa.int32(), pa.binary()))
         numeric = self._columns.numeric if self._columns else ()
         kinds |= dict.fromkeys(numeric, pa.binary())
@@ -139,16 +157,19 @@ class TextFormat:
 class Text:
     """One file as unpacked bytes, read from any position; in a packed one only reading forward is cheap."""
 
-    def __init__(self, stream: BinaryIO, uri: str) -> None:
+    def __init__(self, stream: BinaryIO, uri: str, own: str | None = None) -> None:
+        """Raises DataError if the file, or its unpacked content, is of another format than text or `own`."""
         self._stream = stream
         self._uri = uri
         self._position = 0
         self._source: Any = None
         with closed_on_error(stream):
             head = stream.read(HEAD_BYTES)
-            check_head(head, uri)
+            check_head(head, uri, own)
             self._codec = next((codec for magic, codec in _CODECS if magic.match(head)), None)
             self._rewind()
+            if self._codec is not None:
+                check_head(self.read(0, HEAD_BYTES), uri, own)
 
     @property
     def packed(self) -> bool:

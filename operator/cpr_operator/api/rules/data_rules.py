@@ -54,9 +54,9 @@ OF_DATA = (
     ),
     Rule(
         "spec.data/columns",
-        "CSV, TSV, Parquet and Custom need columns, and other formats have none",
-        "state spec.data.columns with these formats only",
-        "(self.format in ['CSV', 'TSV', 'Parquet', 'Custom']) == has(self.columns)",
+        "tables and Custom data need columns, and Criteo and Synthetic have none",
+        "name the columns of a table in spec.data.columns, or remove it for Criteo and Synthetic",
+        "(self.format in ['Criteo', 'Synthetic']) != has(self.columns)",
     ),
     Rule(
         "spec.data/shuffleRows",
@@ -126,7 +126,7 @@ OF_DATA = (
     Rule(
         "spec.data/columns",
         "only CSV and TSV have a separator of ids",
-        "remove spec.data.columns.separator, because bags are lists in Parquet and Custom data",
+        "remove spec.data.columns.separator, because bags are lists in other formats",
         "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
     ),
     Rule(
@@ -178,7 +178,7 @@ OF_INPUTS = (
     Rule(
         "spec/data",
         "features need data with columns",
-        "use CSV, TSV, Parquet or Custom, or remove spec.model.features",
+        "use a format of tables or Custom, or remove spec.model.features",
         "!has(self.model.features) || has(self.data.columns)",
     ),
     Rule(
@@ -214,9 +214,9 @@ OF_INPUTS = (
     Rule(
         "spec/data",
         "a table with pooling needs bags of ids",
-        "use Parquet or Custom with lists, use CSV or TSV with spec.data.columns.separator, or remove pooling from"
+        "use a format with lists, as Parquet, use CSV or TSV with spec.data.columns.separator, or remove pooling from"
         " spec.model.tables",
-        f"!{_POOLS} || self.data.format in ['Parquet', 'Custom']"
+        f"!{_POOLS} || !(self.data.format in ['Criteo', 'CSV', 'TSV', 'Synthetic'])"
         " || (has(self.data.columns) && has(self.data.columns.separator))",
     ),
     Rule(
