@@ -20,6 +20,7 @@ from cpr_trainer.data.files import (
     closed_on_error,
     content_errors,
 )
+from cpr_trainer.data.folder_keys import with_key_fields, with_keys
 from cpr_trainer.data.schema import Columns, check_columns
 from cpr_trainer.store import Uris
 
@@ -56,7 +57,8 @@ class BatchFormat:
             check_head(stream.read(HEAD_BYTES), uri, self._own)
             stream.seek(0)
             schema = self._open_batches(stream, None).schema
-            check_columns(self._columns, schema.names, uri, normalized_schema(schema, self._columns))
+            found = with_key_fields(normalized_schema(schema, self._columns), uri, self._columns)
+            check_columns(self._columns, found.names, uri, found)
             narrow = self._open_batches(stream, [min(schema, key=_width).name] if schema.names else None)
             blocks, first = [], 0
             for number in range(narrow.count):
@@ -71,7 +73,7 @@ class BatchFormat:
 
     def parse(self, block: Block, fetched: Any) -> Parsed:
         with content_errors(block.uri, self._remedy):
-            return Parsed(normalized(fetched, self._columns), {})
+            return Parsed(with_keys(normalized(fetched, self._columns), block.uri, self._columns), {})
 
     def location(self, block: Block, row: int) -> str:
         return f"{block.uri}, row {block.first + row + 1}"
@@ -115,8 +117,8 @@ class OrcBatches:
 
     def __init__(self, stream: BinaryIO, names: Sequence[str] | None) -> None:
         self._file = pa.orc.ORCFile(stream)
-        self._names = None if names is None else list(names)
         self.schema, self.count = self._file.schema, self._file.nstripes
+        self._names = None if names is None else [name for name in names if name in self.schema.names]
 
     def read(self, number: int) -> Any:
         """Return a stripe of the chosen columns."""

@@ -11,6 +11,7 @@ import pyarrow.json
 
 from cpr_trainer.data.arrow_types import normalized
 from cpr_trainer.data.files import Block, Index, Parsed, SourceFile
+from cpr_trainer.data.folder_keys import keys_of, with_key_names
 from cpr_trainer.data.schema import check_columns, is_list
 from cpr_trainer.data.text import LineFormat
 
@@ -30,12 +31,13 @@ class JsonLinesFormat(LineFormat):
     def read_table(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
         table = self._objects(data, ragged)
         names = self._columns.used if self._columns else dict.fromkeys((*file.columns, *table.column_names))
+        own = [name for name in names if name in file.columns or name not in keys_of(file.uri)]
         absent = pa.nulls(table.num_rows)
-        return pa.table({name: table[name] if name in table.column_names else absent for name in names})
+        return pa.table({name: table[name] if name in table.column_names else absent for name in own})
 
     def check(self, indices: Sequence[Index]) -> None:
         """Raise DataError for a column that the first block of no file has."""
-        known = dict.fromkeys(name for index in indices for name in index.file.columns)
+        known = dict.fromkeys(name for index in indices for name in with_key_names(index.file.columns, index.file.uri))
         check_columns(self._columns, tuple(known), indices[0].file.uri if len(indices) == 1 else "The data")
 
     def parse(self, block: Block, fetched: bytes) -> Parsed:

@@ -22,6 +22,7 @@ from cpr_trainer.data.files import (
     content_errors,
     is_outage,
 )
+from cpr_trainer.data.folder_keys import with_key_fields, with_keys
 from cpr_trainer.data.schema import Columns, check_columns
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
@@ -47,7 +48,8 @@ class ParquetFormat:
         with self._files.open(uri, file.version) as stream, content_errors(uri, _REMEDY):
             table = _open(stream, uri)
             schema = table.schema_arrow
-            check_columns(self._columns, schema.names, uri, normalized_schema(schema, self._columns))
+            found = with_key_fields(normalized_schema(schema, self._columns), uri, self._columns)
+            check_columns(self._columns, found.names, uri, found)
             blocks, first = [], 0
             for number in range(table.num_row_groups):
                 group = table.metadata.row_group(number)
@@ -65,7 +67,7 @@ class ParquetFormat:
         if fetched.num_rows != block.rows:
             raise DataError(f"{block.uri} has changed since it was opened.", "Files must not change while they train.")
         with content_errors(block.uri, _REMEDY):
-            return Parsed(normalized(fetched, self._columns), {})
+            return Parsed(with_keys(normalized(fetched, self._columns), block.uri, self._columns), {})
 
     def location(self, block: Block, row: int) -> str:
         return f"{block.uri}, row {block.first + row + 1}"
@@ -78,8 +80,9 @@ class _OpenTable:
         self._stream = stream
         self._coded = True
         with closed_on_error(stream):
-            metadata = _open(stream, uri).metadata
-            self._file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=list(texts), pre_buffer=True)
+            opened = _open(stream, uri)
+            coded = [name for name in opened.schema_arrow.names if name in texts]
+            self._file = pq.ParquetFile(stream, metadata=opened.metadata, read_dictionary=coded, pre_buffer=True)
 
     def read(self, group: int, columns: list[str] | None) -> Any:
         """Return some columns of a row group, or all, as a pyarrow table."""

@@ -25,6 +25,7 @@ from cpr_trainer.data.files import (
     closed_on_error,
     content_errors,
 )
+from cpr_trainer.data.folder_keys import with_key_names, with_keys
 from cpr_trainer.data.schema import Columns, check_columns
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
@@ -85,7 +86,7 @@ class LineFormat(ABC):
     def parse(self, block: Block, fetched: bytes) -> Parsed:
         ragged: dict[int, str] = {}
         with content_errors(block.uri, REMEDY):
-            table = self.read_table(fetched, block.file, ragged)
+            table = with_keys(self.read_table(fetched, block.file, ragged), block.uri, self._columns)
         if table.num_rows + len(ragged) != block.rows:
             raise DataError(
                 f"{block.uri} has {block.rows} lines where {table.num_rows + len(ragged)} rows are read.",
@@ -113,7 +114,7 @@ class TextFormat(LineFormat):
         dialect = self._dialect
         cells = dialect.names(first_line(chunk, uri))
         names = cells if dialect.header else [str(1 + place) for place in range(dialect.columns or len(cells))]
-        check_columns(self._columns, names, uri)
+        check_columns(self._columns, with_key_names(names, uri), uri)
         return tuple(names), (chunk.find(b"\n") + 1 or len(chunk)) if dialect.header else 0
 
     def read_table(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
