@@ -20,6 +20,7 @@ pin --extra onnx "${without[@]}" pyproject.toml -o requirements/trainer.txt
 # torchrec requires.
 pin --extra trainer "${without[@]}" --constraint requirements/trainer.txt --override <(echo "fbgemm-gpu ; sys_platform == 'never'") \
   --no-emit-package fbgemm-gpu pyproject.toml benchmarks/baselines/requirements.in -o benchmarks/baselines/requirements.txt
+pin tests/soak/formats/writers.in -o tests/soak/formats/writers.txt
 "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header - -o requirements/uv.txt <<<"uv==0.13.9"
 awk -v heavy="$heavy" 'BEGIN {n = split(heavy, h); for (i = 1; i <= n; i++) want[h[i]] = 1} /^[a-z]/ {split($1, p, "=="); keep = p[1] in want} keep' requirements/.all.txt >requirements/torch.txt
 rm requirements/.all.txt
