@@ -32,14 +32,14 @@ def _duckdb(options: str, name: str) -> Writer:
 
 
 def _delta(source: Path, folder: Path) -> None:
-    """Write a Delta table, compact it, and keep the file that the compaction wrote."""
+    """Write a Delta table, compact it, and leave only the file that the compaction wrote."""
     deltalake, rows = import_module("deltalake"), import_module("pyarrow.parquet").read_table(source)
     table = folder / "table"
     for part in (rows.slice(0, 5), rows.slice(5)):
         deltalake.write_deltalake(str(table), part, mode="append")
     deltalake.DeltaTable(str(table)).optimize.compact()
-    (kept,) = deltalake.DeltaTable(str(table)).file_uris()
-    shutil.move(kept.removeprefix("file://"), folder / "a.parquet")
+    (compacted,) = deltalake.DeltaTable(str(table)).file_uris()
+    shutil.move(compacted.removeprefix("file://"), folder / "a.parquet")
     shutil.rmtree(table)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,12 +63,23 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="session")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the pinned programs."""
     folder = tmp_path_factory.mktemp("writers")
     variables = environment(folder)
     interpreter = folder / "venv" / "bin" / "python"
-    install = [UV, "pip", "install", "--quiet", "--python", interpreter, "--require-hashes", "--no-deps", "-r", PINS]
+    install: list[str | Path] = [
+        UV,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        interpreter,
+        "--require-hashes",
+        "--no-deps",
+        "-r",
+        PINS,
+    ]
     subprocess.run(install, env=variables, check=True)
     return interpreter
 

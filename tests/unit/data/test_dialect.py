@@ -195,7 +195,7 @@ def test_any_text_is_read_back(  # noqa: PLR0913, PLR0917 -- hypothesis and a ta
 ) -> None:
     folder = tmp_path_factory.mktemp("dialect")
     if not line_breaks:
-        rows = [tuple(cell.replace("\n", "").replace("\r", "") for cell in row) for row in rows]  # type: ignore[misc]
+        rows = [tuple(cell.replace("\n", "").replace("\r", "") for cell in row) for row in rows]
     (folder / "text").write_bytes(write([["1", "2", *row] for row in rows]))
     table = pa.table({"click": [1] * len(rows), "price": [2] * len(rows)})
     users, flags = zip(*rows, strict=True)

@@ -33,8 +33,8 @@ def of_folders(ending: str, folder: Path) -> Batch:
     return everything(read(keyed(FORMATS[ending], f"{folder}/"), TABLES))
 
 
-def keyed(form: str, uri: str, **changes: tuple[str, ...]) -> DataSpec:
-    return replace(spec(form, uri), columns=replace(COLUMNS, **changes))
+def keyed(form: str, uri: str) -> DataSpec:
+    return replace(spec(form, uri), columns=COLUMNS)
 
 
 def by_user(batch: Batch) -> list[tuple[object, ...]]:

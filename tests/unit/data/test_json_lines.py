@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +15,20 @@ from cpr_trainer.errors import DataError
 from support.table_data import assert_same, everything, read, spec
 
 PLAIN = '{"click": 1, "age": 1, "views": 1, "price": 1.5, "user": "u", "item": 7}\n'
-PARQUET = {"click": [1], "age": [1], "views": [1], "price": [1.5], "user": ["u"], "item": [7]}
+PARQUET: dict[str, list[object]] = {"click": [1], "age": [1], "views": [1], "price": [1.5], "user": ["u"], "item": [7]}
 
 
-def assert_reads(folder: Path, text: str | bytes, **columns: list[object]) -> None:
+def assert_reads(folder: Path, text: str | bytes, **columns: Sequence[object]) -> None:
     """Assert that objects are the rows of a table; columns that are not stated have the values of `PLAIN`."""
     (folder / "a.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
     rows = len(next(iter(columns.values())))
-    pq.write_table(pa.table({name: cells * rows for name, cells in PARQUET.items()} | columns), folder / "a.parquet")
+    pq.write_table(
+        pa.table(
+            {name: cells * rows for name, cells in PARQUET.items()}
+            | {name: list(cells) for name, cells in columns.items()}
+        ),
+        folder / "a.parquet",
+    )
     objects = read(spec("JSONLines", f"{folder}/a.jsonl"))
     assert_same(everything(objects), everything(read(spec("Parquet", f"{folder}/a.parquet"))))
 
