@@ -127,6 +127,7 @@ def advice(path: Path, form: str, syntax: CsvSpec | None = None) -> list[str]:
     ("text", "form", "syntax", "warned"),
     [
         (SPARK, "CSV", CsvSpec(boolean=("true", "false")), ["data.csv.escape: '\\'"]),
+        (b'click,price,user,flag\n1,2,"a \\"b",\n', "CSV", CsvSpec(), ["user has backslashes, as"]),
         (PANDAS, "CSV", CsvSpec(), ["click has only True and False", "user has backslashes", "flag"]),
         (DUCKDB_TSV, "TSV", CsvSpec(boolean=("true", "false")), ["data.csv.quote: '\"'", "user has backslashes"]),
         (MYSQL, "TSV", CsvSpec(), ["price has cells '\\N'", "user has backslashes", "user has", "flag has"]),
@@ -138,7 +139,7 @@ def advice(path: Path, form: str, syntax: CsvSpec | None = None) -> list[str]:
             ["trim: true", "['NULL']", "integers"],
         ),
     ],
-    ids=["spark", "pandas", "duckdb-tsv", "mysql", "mysql-nulls", "blanks"],
+    ids=["spark", "one-quote", "pandas", "duckdb-tsv", "mysql", "mysql-nulls", "blanks"],
 )
 def test_inspection_names_the_option_that_a_column_seems_to_need(
     tmp_path: Path, text: bytes, form: str, syntax: CsvSpec, warned: list[str]

@@ -24,7 +24,8 @@ class CsvSigns:
         if dialect.quote is None:
             self._patterns["quote"] = '^".*"$'
         if dialect.escape is None:
-            self._patterns["escape"] = r'\\["\\]'
+            # pyarrow takes an escaped quote for the end of a quoted cell.
+            self._patterns["escape"] = r'\\.*"|\\\\'
         self._missing = [each for each in _MISSING if each not in dialect.absent]
         self._examples: dict[str, str] = {}
         self._found_missing: dict[str, None] = {}
