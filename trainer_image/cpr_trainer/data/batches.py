@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
@@ -36,7 +38,7 @@ class Batches(Protocol):
 
 
 #: Opens a stream for some columns by name, None for all. Raises what pyarrow raises.
-OpenBatches = Callable[[BinaryIO, Sequence[str] | None], Batches]
+OpenBatches = Callable[[Any, Sequence[str] | None], Batches]
 
 
 class BatchFormat:
@@ -53,13 +55,13 @@ class BatchFormat:
     def index(self, uri: str) -> Index:
         """Count the rows of each batch, by a column of few bytes. Raises DataError."""
         file = SourceFile(uri, self._files.version(uri))
-        with self._files.open(uri, file.version) as stream, content_errors(uri, self._remedy):
-            check_head(stream.read(HEAD_BYTES), uri, self._own)
-            stream.seek(0)
-            schema = self._open_batches(stream, None).schema
+        source = _Source(self._files.open(uri, file.version))
+        with closing(source), content_errors(uri, self._remedy), source.own_errors():
+            check_head(source.read(HEAD_BYTES), uri, self._own)
+            schema = self._open_batches(source, None).schema
             found = with_key_fields(normalized_schema(schema, self._columns), uri, self._columns)
             check_columns(self._columns, found.names, uri, found)
-            narrow = self._open_batches(stream, [min(schema, key=_width).name] if schema.names else None)
+            narrow = self._open_batches(source, [min(schema, key=_width).name] if schema.names else None)
             blocks, first = [], 0
             for number in range(narrow.count):
                 if rows := narrow.read(number).num_rows:
@@ -69,7 +71,7 @@ class BatchFormat:
 
     def fetch(self, block: Block) -> Any:
         with content_errors(block.uri, self._remedy), self._open.use(block.file) as opened:
-            return pa.Table.from_batches([opened.batches.read(block.start)])
+            return pa.Table.from_batches([opened.read(block.start)])
 
     def parse(self, block: Block, fetched: Any) -> Parsed:
         with content_errors(block.uri, self._remedy):
@@ -87,19 +89,66 @@ class _OpenFile:
     """An open file; its footer is parsed once."""
 
     def __init__(self, stream: BinaryIO, open_batches: OpenBatches, names: Sequence[str] | None) -> None:
-        self._stream = stream
-        with closed_on_error(stream):
-            self.batches = open_batches(stream, names)
+        self._source = _Source(stream)
+        with closed_on_error(self._source), self._source.own_errors():
+            self._batches = open_batches(self._source, names)
+
+    def read(self, number: int) -> Any:
+        """Return a record batch of the chosen columns. Raises what the stream raises."""
+        with self._source.own_errors():
+            return self._batches.read(number)
 
     def close(self) -> None:
         """Close the file."""
+        self._source.close()
+
+
+class _Source(io.RawIOBase):
+    """A stream for pyarrow, whose readers of IPC and ORC report its errors as damage of the content."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._error: Exception | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._stream.read(size)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def close(self) -> None:
         self._stream.close()
+        super().close()
+
+    @contextmanager
+    def own_errors(self) -> Iterator[None]:
+        """Raise an error of the stream in place of the one that a reader made of it."""
+        try:
+            yield
+        except Exception:
+            if self._error is not None:
+                raise self._error from None
+            raise
 
 
 class ArrowBatches:
     """The record batches of an Arrow IPC file."""
 
-    def __init__(self, stream: BinaryIO, names: Sequence[str] | None) -> None:
+    def __init__(self, stream: Any, names: Sequence[str] | None) -> None:
         reader = pa.ipc.open_file(stream)
         self.schema, self.count = reader.schema, reader.num_record_batches
         if names is not None:
@@ -115,7 +164,7 @@ class ArrowBatches:
 class OrcBatches:
     """The stripes of an ORC file."""
 
-    def __init__(self, stream: BinaryIO, names: Sequence[str] | None) -> None:
+    def __init__(self, stream: Any, names: Sequence[str] | None) -> None:
         self._file = pa.orc.ORCFile(stream)
         self.schema, self.count = self._file.schema, self._file.nstripes
         self._names = None if names is None else [name for name in names if name in self.schema.names]
