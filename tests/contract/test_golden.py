@@ -189,6 +189,10 @@ def test_documents_without_names_of_models_are_read() -> None:
     assert earlier("dense_manifest", "model").model is None
 
 
+def test_data_without_a_syntax_of_text_has_that_of_its_format() -> None:
+    assert earlier("job_spec", "data.csv").data.csv is None
+
+
 def test_job_without_sparse_updates_has_them_per_push() -> None:
     assert read("job_spec").sparse_updates == "PerStep"
     job = replace(earlier("job_spec", "sparse_updates"), dense_sync="AllReduce")
