@@ -179,7 +179,11 @@ BOUNDS = (
     bound("spec.data.csv.quote", "", "''", under=CSV),
     bound("spec.data.csv.escape", "\\", "", under=CSV),
     Case("spec.data.csv.trim", CSV | {"spec.data.csv.trim": True}, CSV | {"spec.data.csv.trim": "both"}),
-    Case("spec.data.csv.null[0]", CSV | {"spec.data.csv.null": ["\\N"]}, CSV | {"spec.data.csv.null": ["x" * 65]}),
+    Case(
+        "spec.data.csv.nullValues[0]",
+        CSV | {"spec.data.csv.nullValues": ["\\N"]},
+        CSV | {"spec.data.csv.nullValues": ["x" * 65]},
+    ),
     Case(
         "spec.data.csv.boolean[0]",
         CSV | {"spec.data.csv.boolean": ["true", "false"]},

@@ -66,14 +66,14 @@ class CsvSpec:
     """The syntax of cells in CSV and TSV; None is that of the format.
 
     An empty `quote` is none. After `escape` a character stands for itself, within quoted cells if there is a quote.
-    Cells that are one of the texts `null` are absent. `boolean` has no texts, or that of true and that of false.
+    Cells that are one of the texts `null_values` are absent. `boolean` has no texts, or that of true and that of false.
     """
 
     delimiter: str | None = None
     quote: str | None = None
     escape: str | None = None
     trim: bool = False
-    null: tuple[str, ...] = ()
+    null_values: tuple[str, ...] = ()
     boolean: tuple[str, ...] = ()
 
 

@@ -74,8 +74,8 @@ class Csv(SpecModel):
     none."""
     trim: bool = False
     """True if blanks at both ends of a cell do not belong to it."""
-    null: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=16)] = ()
-    """Texts of missing values, such as NULL and \\N, beside the empty cell."""
+    null_values: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=16)] = ()
+    """Texts of missing values, such as "NULL" and "n/a", beside the empty cell. Write them in quotes in YAML."""
     boolean: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=16)], ...], Field(max_length=2)] = ()
     """The text of true and that of false, such as ["True", "False"], in quotes in YAML. They are then 1 and 0 as labels
     and numbers, and true and false as categories, as booleans of Parquet are."""

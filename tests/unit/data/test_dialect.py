@@ -223,7 +223,7 @@ def test_absent_cells_are_empty_in_every_kind_of_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("click,price,user,flag\n1,,,x\n0,2,b,\n")
     (tmp_path / "b.csv").write_text("click,price,user,flag\n1,NULL,n/a,x\n0,2,b,NULL\n")
     known = everything(opened("CSV", tmp_path / "a.csv"))
-    assert_same(everything(opened("CSV", tmp_path / "b.csv", CsvSpec(null=("NULL", "n/a", "")))), known)
+    assert_same(everything(opened("CSV", tmp_path / "b.csv", CsvSpec(null_values=("NULL", "n/a", "")))), known)
     with pytest.raises(DataError, match="column price is 'NULL', not a number"):
         everything(opened("CSV", tmp_path / "b.csv"))
 

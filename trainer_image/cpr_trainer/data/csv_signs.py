@@ -62,11 +62,11 @@ class CsvSigns:
             found.append(
                 f"has backslashes, as {self._examples['escape']}. If they are escapes, state data.csv.escape: '\\'."
             )
-        if "trim" in self._examples and not self._dialect.trim:
+        if "trim" in self._examples:
             found.append(f"has cells with outer blanks, as {self._examples['trim']}. State data.csv.trim: true.")
         if self._found_missing:
             listed = ", ".join(f"'{each}'" for each in self._found_missing)
-            found.append(f"has cells {listed}. If these are missing values, state data.csv.null: [{listed}].")
+            found.append(f"has cells {listed}. If these are missing values, state data.csv.nullValues: [{listed}].")
         if (
             self._truths
             and not self._dialect.boolean

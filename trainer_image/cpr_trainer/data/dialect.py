@@ -172,6 +172,6 @@ def dialect_of(data: DataSpec) -> Dialect:
         escape=escape,
         trim=csv_.trim,
         # MySQL, PostgreSQL and Hive write it for a null.
-        absent=(*filter(None, csv_.null), *(("\\N",) if escape == "\\" and not quote else ())),
+        absent=(*filter(None, csv_.null_values), *(("\\N",) if escape == "\\" and not quote else ())),
         boolean=csv_.boolean,
     )
