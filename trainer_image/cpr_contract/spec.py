@@ -19,9 +19,18 @@ from cpr_contract.choices import (
 )
 from cpr_contract.model import ModelSpec
 
-#: The version that the description of a job with tables in bf16, with dynamic tables, or with `data.csv`, states at
-#: least. Images of releases without them refuse it, instead of ignoring the fields.
-BF16_OR_DYNAMIC_VERSION = 2
+#: The version that the description of a job states at least if it has fields without which another model would be
+#: trained. Images of releases without these fields refuse it, instead of ignoring them.
+NEW_FIELDS_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LabelValuesSpec:
+    """The texts in the column `label`: those that mean 1, and those that mean 0."""
+
+    label: str
+    positive: tuple[str, ...]
+    negative: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +94,10 @@ class DataSpec:
     """The source of samples. `batch_size` is global: it does not depend on the number of trainers.
 
     Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`. `Custom` data comes
-    from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of tables and
-    Custom; with `header` text files begin with their names, and `csv` is the syntax of CSV and TSV. Rows are
-    shuffled in windows of `shuffle_rows`; the last portion `hold_out` of them is never trained. Objects are read at
-    `store`, by default the endpoint of the job's store.
+    from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of tables and Custom;
+    with `header` text files begin with their names, and `csv` is the syntax of CSV and TSV. Rows are shuffled in
+    windows of `shuffle_rows`; with 0 they have the order of the data. The last portion `hold_out` of them is never
+    trained. Objects are read at `store`, by default the endpoint of the job's store.
     """
 
     format: DataFormat
@@ -262,10 +271,21 @@ class JobSpec:
         return self.sparse_updates == "PerStep" and self.lockstep and several
 
 
-def description_version(version: int, model: ModelSpec, data: DataSpec) -> int:
+def description_version(version: int, job: JobSpec) -> int:
     """Return the version of a job's description, for pods with which the operator speaks `version`."""
-    raised = "bf16" in model.table_precisions or model.has_dynamic_tables or data.csv is not None
-    return max(version, BF16_OR_DYNAMIC_VERSION) if raised else version
+    model = job.model
+    stop = None if job.evaluation is None else job.evaluation.early_stop
+    raised = (
+        "bf16" in model.table_precisions,
+        model.has_dynamic_tables,
+        model.cross is not None,
+        model.has_weights,
+        job.data.shuffle_rows == 0,
+        job.data.csv is not None,
+        job.data.columns is not None and bool(job.data.columns.label_values),
+        stop is not None and stop.target is not None,
+    )
+    return max(version, NEW_FIELDS_VERSION) if any(raised) else version
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:

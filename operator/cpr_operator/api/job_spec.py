@@ -95,7 +95,7 @@ def _data(data: Data) -> contract.DataSpec:
     return _copied(
         contract.DataSpec,
         data,
-        columns=None if data.columns is None else _copied(contract.ColumnsSpec, data.columns),
+        columns=None if data.columns is None else _columns(data.columns),
         store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
         csv=None if data.csv is None else _copied(contract.CsvSpec, data.csv),
     )

@@ -8,13 +8,16 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.model import DynamicSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.spec import BF16_OR_DYNAMIC_VERSION, MEASURED, CsvSpec, EvaluationSpec, JobSpec
+from cpr_contract.model import CrossSpec, DynamicSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import MEASURED, NEW_FIELDS_VERSION, CsvSpec, EvaluationSpec, JobSpec
 from cpr_operator.api.base import format_time, parse_time
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec, validate
-from support.documents import BUILT, CRITEO, CSV, DYNAMIC, Edits, edited
+from support.data_cases import TEXTS
+from support.documents import BUILT, CRITEO, CROSSED, CSV, DYNAMIC, Edits, edited
+
+TARGET = {"metric": "AUC", "target": 0.80275}
 
 
 def test_built_vocabulary_maps_other_ids_to_the_default_row() -> None:
@@ -93,7 +96,7 @@ def test_dynamic_table_has_its_rules_and_a_version_that_earlier_images_refuse(
 
 def test_syntax_of_text_has_a_version_that_earlier_images_refuse() -> None:
     job = to_job_spec(parse_spec(edited(CSV | {"spec.data.csv": {"escape": "\\"}})["spec"]), "uid", "name")
-    assert (job.contract, job.data.csv) == (BF16_OR_DYNAMIC_VERSION, CsvSpec(escape="\\"))
+    assert (job.contract, job.data.csv) == (NEW_FIELDS_VERSION, CsvSpec(escape="\\"))
     assert from_json(JobSpec, to_json(job)) == job
 
 

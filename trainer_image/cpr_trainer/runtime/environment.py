@@ -157,7 +157,7 @@ def read_job(environ: Mapping[str, str]) -> JobSpec:
         job = from_json(JobSpec, unpack(text))
     except (ContractError, OSError, UnicodeDecodeError) as error:
         raise BadSpecError(f"{name} cannot be read: {error}.", _START_BY) from error
-    if job.contract != description_version(CONTRACT_VERSION, job.model, job.data):
+    if job.contract != description_version(CONTRACT_VERSION, job):
         check_contract(job.contract, name)
     return job
 

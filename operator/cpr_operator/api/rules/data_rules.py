@@ -8,6 +8,12 @@ from cpr_operator.api.rules.rule import Rule
 #: The characters of `spec.data.csv`, or those of the format.
 _QUOTE = "has(self.csv.quote) ? self.csv.quote : self.format == 'CSV' ? '\"' : ''"
 _DELIMITER = "has(self.csv.delimiter) ? self.csv.delimiter : self.format == 'CSV' ? ',' : '\\t'"
+LABEL_VALUES = Rule(
+    "/spec.data.columns.labelValues",
+    "a label can have its values only once",
+    "remove the duplicate",
+    "",  # the API server enforces it by the list type `map`
+)
 OF_DATA = (
     LABEL_VALUES,
     Rule(
