@@ -41,6 +41,13 @@ def test_dlrm_logit_follows_the_paper() -> None:
     torch.testing.assert_close(model(dense, embeddings), expected)
 
 
+def test_dlrm_without_numeric_features_is_built_without_a_warning() -> None:
+    model, (_, embeddings) = Dlrm(replace(SPEC, numeric=0), seed=1), inputs()
+    logits = model(torch.empty(7, 0), embeddings)
+    assert logits.shape == (7,)
+    assert logits.unique().numel() == 7
+
+
 def test_gradients_of_the_interaction_are_those_of_finite_differences() -> None:
     vectors = torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     rows, columns = torch.tril_indices(5, 5, offset=-1)

@@ -6,6 +6,7 @@ The interaction is the dot products of all pairs of vectors, or the cross networ
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from math import sqrt
@@ -173,7 +174,10 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool
     processor.
     """
     # The meta device leaves torch's global random state unchanged. `to_empty` would load sympy: seconds of each start.
-    layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
+    with warnings.catch_warnings():
+        # A model without numeric features has a layer without inputs.
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors", UserWarning)
+        layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
     variances = {"weight": 2 / (inputs + outputs), "bias": 1 / outputs}
     for name, parameter in tuple(layer.named_parameters()):
         uniform = torch.rand(parameter.shape, generator=generator)
