@@ -1,4 +1,4 @@
-"""The manifests of public logs train small files of exactly their shape; the commands of their page convert such files."""
+"""The manifests of public logs train small files of exactly their shape, and the page's commands convert such files."""
 
 from __future__ import annotations
 
