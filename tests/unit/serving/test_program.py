@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -81,6 +82,18 @@ def test_program_computes_what_the_network_does_and_depends_on_it_alone(tmp_path
         expected = network(dense, Features(layout, [item[:, None], site[:, None]], [[seen], []]))
         named = {name: each.numpy() for name, each in zip(transform.inputs, inputs, strict=True)}
         np.testing.assert_allclose(run_program(program, named), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_types_of_constants_in_onnx_are_stated(tmp_path: Path) -> None:
+    """tract 0.23 takes float64 for a `ConstantOfShape` without a value, which ONNX defines as float32."""
+    of = job()
+    write_network(Interests().eval(), of.model, transform_of(of), "onnx", tmp_path)
+    nodes = onnx.load(tmp_path / PROGRAMS["onnx"]).graph.node
+    values = [each.attribute for each in nodes if each.op_type == "ConstantOfShape"]
+    assert values, "the padding of sequences"
+    assert [[(each.name, each.t.data_type) for each in stated] for stated in values] == [
+        [("value", onnx.TensorProto.FLOAT)]
+    ] * len(values)
 
 
 def test_network_that_is_no_program_is_refused(tmp_path: Path) -> None:

@@ -145,6 +145,11 @@ def _write_onnx(program: ExportedProgram, spec: ModelSpec, transform: Transform,
         )
     if made is None:
         raise AssertionError("torch.onnx.export returned nothing")
+    import onnx_ir  # noqa: PLC0415 -- of the extra onnx
+
     for node in made.model.graph:
         node.metadata_props.clear()  # traces of this machine's code
+        if node.op_type == "ConstantOfShape" and "value" not in node.attributes:
+            # By default it is a zero of float32, for which tract takes float64.
+            node.attributes.add(onnx_ir.AttrTensor("value", onnx_ir.tensor([0.0], onnx_ir.DataType.FLOAT)))
     made.save(path)
