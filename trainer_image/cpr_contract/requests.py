@@ -187,11 +187,11 @@ class InspectionRequest:
 class ColumnStats:
     """One column. `kind` is empty, integer, number or text, or Parquet's name of another type.
 
-    `missing` cells are empty or null. `lowest` and `highest` are those of numbers. `distinct` values are counted
-    exactly up to 4096, beyond that estimated with a standard error of 1.6 %; None for types that are neither values
-    nor lists of values. `repeated` of them occur at least twice. `feeds` is the use of the column in the job, empty if
-    unused. In a column of bags, statistics are those of their ids, `missing` are the empty bags, a bag has `bag_mean`
-    ids on average and at most `bag_most`.
+    Types that differ between files are "int64 or text". `missing` cells are empty or null. `lowest` and `highest` are
+    those of numbers. `distinct` values are counted exactly up to 4096, beyond that estimated with a standard error of
+    1.6 %; None for types that are neither values nor lists of values. `repeated` of them occur at least twice. `feeds`
+    is the use of the column in the job, empty if unused. In a column of bags, statistics are those of their ids,
+    `missing` are the empty bags, a bag has `bag_mean` ids on average and at most `bag_most`.
     """
 
     name: str

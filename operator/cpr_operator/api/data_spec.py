@@ -91,8 +91,8 @@ class Data(SpecModel):
     code in the image, see entrypoint."""
     uri: Uri | None = None
     """Location of the data: s3://bucket/key (read at data.store), gs://bucket/key, hdfs://host:port/key,
-    abfss://container@account.dfs.core.windows.net/key, file:///path or a path mounted in the trainers. A / at the end
-    names all files below. `*`, `?` and `[...]` are wildcards."""
+    abfss://container@account.dfs.core.windows.net/key, file:///path or an absolute path, mounted in the trainers. A /
+    at the end names all files below. `*`, `?` and `[...]` are wildcards."""
     store: Endpoint | None = None
     """The store of s3:// URIs: uri, evaluation.uri and the files of vocabularies. Default: at the endpoint and with the
     credentials of snapshots.store. If it is stated, nothing of snapshots.store is used to read data."""

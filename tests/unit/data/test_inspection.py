@@ -68,6 +68,24 @@ def test_column_has_the_kind_of_its_widest_cell(tmp_path: Path) -> None:
     assert [found[name].missing for name in "abcd"] == [0, 1, 4, 1]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (pa.array([1, 2]), pa.array(["3", "u4"]), "int64 or text"),
+        (pa.array(["3", "u4"]), pa.array([1, 2]), "int64 or text"),
+        (pa.array([1, 2]), pa.array([1.5, None]), "int64 or double"),
+        (pa.array([None, None]), pa.array([1, 2]), "int64"),
+        (pa.array([[1], [2]]), pa.array([["a"], ["b"]]), "list of int64 or text"),
+    ],
+)
+def test_types_that_differ_between_files_are_all_shown(
+    tmp_path: Path, first: pa.Array, second: pa.Array, kind: str
+) -> None:
+    for name, cells in (("a", first), ("b", second)):
+        pq.write_table(pa.table({"user": cells}), tmp_path / f"{name}.parquet")
+    assert columns(inspect_files(f"{tmp_path}/", FILES))["user"].kind == kind
+
+
 def test_statistics_cover_parquet_lists_and_times(tmp_path: Path) -> None:
     lists = {"l": [[1], None, [2, 3, 3, None]], "o": [[[1]], [[2]], None], "e": [[], [], None]}
     table = pa.table({**lists, "t": pa.array([1, 1, None], pa.timestamp("ms"))})

@@ -39,7 +39,7 @@ from cprjob_serving.hashes import U64, Cells
 _KINDS = ("empty", "integer", "number", "text")
 _NUMERIC_TEXTS = (("integer", pa.int64()), ("number", pa.float64()))
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.
-_INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)")
+_INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)( or (integer|u?int[0-9]+))*")
 #: Formats by their first bytes.
 _BINARY: dict[bytes, DataFormat] = {b"PAR1": "Parquet", b"ARRO": "Arrow", b"ORC": "ORC"}
 _SKETCH = 4096
@@ -257,7 +257,8 @@ class ColumnSummary:
         self._name = name
         self._separator = separator
         self._bags, self._ids_in_bags, self._longest_bag = 0, 0, 0
-        self._kind = _KINDS[0]
+        self._text_kind = _KINDS[0]
+        self._types = dict[str, None]()  # those of cells other than texts, in the order of their first
         self._missing = 0
         self._range: tuple[float, float] | None = None
         self.distinct: Distinct | None = Distinct()
@@ -275,7 +276,7 @@ class ColumnSummary:
             self._missing += int((lengths == 0).sum())
         for chunk in column.chunks:
             if pa.types.is_nested(chunk.type):
-                self._kind, self.distinct = str(chunk.type), None
+                self._types[str(chunk.type)], self.distinct = None, None
                 self._missing += chunk.null_count
             else:
                 self._add_values(chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode())
@@ -284,11 +285,18 @@ class ColumnSummary:
         """Return the statistics of all cells."""
         lowest, highest = self._range or (None, None)
         distinct, repeated = (None, None) if self.distinct is None else self.distinct.counts()
-        stats = ColumnStats(self._name, self._kind, self._missing, lowest, highest, distinct, feeds, repeated=repeated)
+        stats = ColumnStats(
+            self._name, self._kind(), self._missing, lowest, highest, distinct, feeds, repeated=repeated
+        )
         if not self._bags:
             return stats
         mean = self._ids_in_bags / self._bags
-        return replace(stats, kind=f"list of {self._kind}", bag_mean=mean, bag_most=self._longest_bag)
+        return replace(stats, kind=f"list of {stats.kind}", bag_mean=mean, bag_most=self._longest_bag)
+
+    def _kind(self) -> str:
+        """Return the types of all cells: files may differ."""
+        texts = [] if self._types and self._text_kind == _KINDS[0] else [self._text_kind]
+        return " or ".join([*self._types, *texts])
 
     def _add_values(self, coded: Any) -> None:
         """Add a dictionary array: each different value is read once."""
@@ -308,13 +316,14 @@ class ColumnSummary:
         if self.csv_signs is not None:
             self.csv_signs.add(texts)
         if not of_texts:
-            self._kind = str(values.type)
+            if not pa.types.is_null(values.type):
+                self._types[str(values.type)] = None
             if is_number(values.type):
                 self._widen(values)
-        elif self._kind != "text" and len(texts):
+        elif self._text_kind != "text" and len(texts):
             kind = next((kind for kind, to in _NUMERIC_TEXTS if _can_be(texts.cast, to)), "text")
-            self._kind = max(self._kind, kind, key=_KINDS.index)
-            if self._kind == "text":
+            self._text_kind = max(self._text_kind, kind, key=_KINDS.index)
+            if self._text_kind == "text":
                 self._range = None
             else:
                 self._widen(texts)

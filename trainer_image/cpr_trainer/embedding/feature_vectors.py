@@ -63,8 +63,9 @@ class Jagged:
     def _side_by_side(self, values: Tensor, there: Tensor) -> Tensor:
         """Return values [k, ...] as [n, L, ...], with zeros where nothing is `there`, bool [n, L]."""
         if torch.compiler.is_exporting():
-            # In a program the number of set places is not known to be that of the values.
-            after = values.shape[0]
+            # In a program the number of set places is not known to be that of the values. It is a sum of values, and
+            # not a shape, which is a symbol in tract.
+            after = self.lengths.sum()
             places = (self.lengths.cumsum(0) - self.lengths)[:, None] + torch.arange(there.shape[1])
             return torch.cat((values, values.new_zeros(1, *values.shape[1:])))[torch.where(there, places, after)]
         return values.new_zeros(*there.shape, *values.shape[1:]).index_put(there.nonzero(as_tuple=True), values)
