@@ -66,7 +66,7 @@ def criteo_1tb(folder: Path) -> Labels:
 def criteo_x1(folder: Path) -> Labels:
     """Numbers from 0 to 1, and categories that are numbered over all columns; pandas wrote some as 12.0."""
     header = ["label", *(f"I{number}" for number in range(1, 14)), *(f"C{number}" for number in range(1, 27))]
-    rows, labels = [header], Labels()
+    rows, labels = list[list[object]]([[*header]]), Labels()
     for draw, label in _draws():
         categories = [1000 * place + draw.randrange(50) for place in range(26)]
         rows.append([label, *(round(draw.random(), 6) for _ in range(13)), *categories[:25], f"{categories[25]}.0"])
@@ -78,7 +78,7 @@ def criteo_x1(folder: Path) -> Labels:
 
 def avazu(folder: Path) -> Labels:
     """Twenty-four columns: hashed texts, small integers, and the hour as YYMMDDHH."""
-    rows, labels = [AVAZU.split()], Labels()
+    rows, labels = list[list[object]]([[*AVAZU.split()]]), Labels()
     for place, (draw, label) in enumerate(_draws()):
         hour = f"1410{21 + place * 10 // ROWS}{draw.randrange(24):02}"
         texts = [f"{draw.randrange(40) * 0x2545F49:08x}" for _ in range(9)]
@@ -91,7 +91,7 @@ def avazu(folder: Path) -> Labels:
 
 def movielens_25m(folder: Path) -> Labels:
     """Stars in halves, and rows that are sorted by user."""
-    rows, labels = [["userId", "movieId", "rating", "timestamp"]], Labels()
+    rows, labels = list[list[object]]([["userId", "movieId", "rating", "timestamp"]]), Labels()
     for place, (draw, label) in enumerate(_draws()):
         stars = draw.choice((4.0, 4.5, 5.0) if label else (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5))
         rows.append([1 + place // 20, draw.choice((1, 296, 209171)), stars, 1147880044 - 7919 * place % 100003])
