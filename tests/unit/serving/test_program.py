@@ -94,6 +94,10 @@ def test_types_of_constants_in_onnx_are_stated(tmp_path: Path) -> None:
     assert [[(each.name, each.t.data_type) for each in stated] for stated in values] == [
         [("value", onnx.TensorProto.FLOAT)]
     ] * len(values)
+    # An index that is a shape is a symbol in tract, which cannot run it.
+    by_output = {output: node.op_type for node in nodes for output in node.output}
+    outside = [by_output[node.input[2]] for node in nodes if node.op_type == "Where" and node.input[2] in by_output]
+    assert outside == ["ReduceSum", "ReduceSum"]
 
 
 def test_network_that_is_no_program_is_refused(tmp_path: Path) -> None:
