@@ -58,4 +58,5 @@ ROLE_SHARD = "shard"
 ROLE_TRAINER = "trainer"
 ROLE_SPARE = "spare"  # a standby pod: it has neither index nor incarnation
 ROLE_CLEANUP = "cleanup"  # deletes the saves of a job that is being deleted
+ROLE_PUBLISHER = "publisher"  # publishes models while the job trains; no member
 MAIN_CONTAINER = "main"

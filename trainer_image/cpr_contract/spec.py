@@ -9,6 +9,7 @@ from cpr_contract.choices import (
     Dense,
     DenseSync,
     Device,
+    ExportFormat,
     Extra,
     Missing,
     Precision,
@@ -203,6 +204,21 @@ class EvaluationSpec:
     group_by: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PublishSpec:
+    """A chain of models at the URI `to`, which grows while the job trains.
+
+    The newest anchor is published `every_s` seconds after the last one, or `every_samples` samples after it. One of them
+    is None. `format` is that of the network. `keep` whole models stay, with all later entries.
+    """
+
+    to: str
+    every_s: float | None
+    every_samples: int | None
+    format: ExportFormat = "safetensors"
+    keep: int = 2
+
+
 #: A heartbeat is overdue after this time.
 OVERDUE_S = 3.0
 #: `JobSpec.workers` if the first leader is to measure the fastest number. Images of 0.1.0 read it as one.
@@ -223,7 +239,7 @@ class JobSpec:
     disk; 0: none. With an `evaluation` the network is scored on held-out samples during training. Each `parity_shards`
     shards have a common parity in the memory of another one; 0: there is none. With the `sparse_updates` PerStep, which
     need lockstep, shards merge the pushes of a step to one update of its rows. Jobs of earlier releases do not have the
-    field: each push is an update.
+    field: each push is an update. With `publish` one more process publishes models while the job trains.
     """
 
     contract: int
@@ -245,6 +261,7 @@ class JobSpec:
     evaluation: EvaluationSpec | None = None
     parity_shards: int = 0
     sparse_updates: SparseUpdates = "PerPush"
+    publish: PublishSpec | None = None
 
     @property
     def overdue_s(self) -> float:

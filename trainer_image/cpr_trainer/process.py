@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import get_args
 
 from cpr_contract.choices import ExportFormat
-from cpr_contract.env import ROLE_CLEANUP, ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.env import ROLE_CLEANUP, ROLE_PUBLISHER, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode, Problem
 from cpr_contract.requests import ExportRequest
 from cpr_trainer.errors import TrainerError
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
     roles.add_parser(ROLE_TRAINER, help="train; all settings are in the environment")
     roles.add_parser(ROLE_SHARD, help="hold a part of the tables; all settings are in the environment")
+    roles.add_parser(ROLE_PUBLISHER, help="publish models while the job trains; all settings are in the environment")
     roles.add_parser(
         "calibrate", help="measure the cost of losses: reads an Experiment from stdin, writes reports to stdout"
     )
@@ -104,6 +105,11 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 answer = import_module(_ANSWERING[role]).run
 
             answer(environ, sys.stdin, sys.stdout)
+        case "publisher":
+            with loading_torch(environ):
+                from cpr_trainer.publish.main import run as publish
+
+            publish(environ)
         case "cleanup":
             with _loading():
                 from cpr_trainer.inventory import clean_up

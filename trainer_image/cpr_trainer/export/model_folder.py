@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -39,9 +39,16 @@ from cprjob_serving.exported import ABOUT, DELTA, TRANSFORM
 from cprjob_serving.keyed_rows import Default
 from cprjob_serving.transform import Feature, Numeric, Table, Transform
 
+#: Writes the tables of a delta into a folder, and returns the numbers of rows and of removed keys by table.
+WriteTables = Callable[[Path, Transform], dict[str, dict[str, int]]]
 
-def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Path) -> None:
+
+def export_model(
+    store: Store, job: JobSpec, request: ExportRequest, folder: Path, changed: WriteTables | None = None
+) -> None:
     """Write the model of an anchor into `folder`, model.json last; files of the same names are replaced.
+
+    changed: writes the rows that differ from those of the anchor `request.since`, which is not read then.
 
     Takes the memory of one shard, and the disk of the tables twice; with `since` the memory of two shards and of the
     rows that changed. Raises LayoutError if an anchor has other tables or ids than `job`, ModelError if it has another
@@ -50,7 +57,8 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
     """
     read = partial(read_fitting_anchor, store, layout=layout_hash(job.model), ids=job.model.table_ids)
     manifest = read(request.anchor)
-    since = None if request.since is None else read(request.since)
+    if request.since is not None and changed is None:
+        changed = partial(write_changed_rows, store, job, (read(request.since), manifest))
     network = _network(store, job, manifest)
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     for stale in (ABOUT, TRANSFORM, DELTA, *PROGRAMS.values()):
@@ -65,10 +73,10 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
     if request.format in PROGRAMS:
         # The exporters of torch take seconds to load.
         import_module("cpr_trainer.export.program").write_network(network, job.model, transform, request.format, folder)
-    if since is None:
+    if changed is None:
         write_tables(store, job, manifest, folder, transform)
     else:
-        counts = write_changed_rows(store, job, (since, manifest), folder, transform)
+        counts = changed(folder, transform)
         _write(folder / DELTA, {"since": request.since, "anchor": request.anchor, **counts})
     (folder / TRANSFORM).write_text(transform.to_json(), encoding="utf-8")
     about = {
@@ -192,7 +200,7 @@ def write_changed_rows(
     counts: dict[str, dict[str, int]] = {name: {} for name in (("rows", "removed") if keyed else ("rows",))}
     for place, table in enumerate(transform.tables):
         if place in static:
-            counts["rows"][table.name] = _write_rows(found[place], table.dim, folder / table.file)
+            counts["rows"][table.name] = write_rows(found[place], table.dim, folder / table.file)
         else:
             counts["rows"][table.name], counts["removed"][table.name] = keyed[place].write(folder / table.file)
     return counts
@@ -204,7 +212,7 @@ def _kinds(job: JobSpec) -> tuple[set[int], dict[int, DynamicSpec]]:
     return set(range(len(job.model.tables))) - dynamic.keys(), dynamic
 
 
-def _write_rows(parts: Sequence[tuple[Ints, Floats]], dim: int, to: Path) -> int:
+def write_rows(parts: Sequence[tuple[Ints, Floats]], dim: int, to: Path) -> int:
     """Write rows, int64 [k], with their vectors, float32 [k, dim], into a delta's file; return their number."""
     rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in parts)])
     weight = np.concatenate([np.empty((0, dim), np.float32), *(values for _, values in parts)])

@@ -134,7 +134,7 @@ class Environment:
             roster_file=Path(_required(environ, env.ROSTER_FILE)),
             key=_read_key(Path(_required(environ, env.KEY_FILE)), environ.get(env.KEY_DIGEST, "")),
             address=_required(environ, env.ADDRESS),
-            port_base=_port(environ),
+            port_base=port_base(environ),
             store_access=store_access(environ),
             data_access=data_access(environ),
             scratch_dir=Path(_required(environ, env.SCRATCH_DIR)),
@@ -180,7 +180,8 @@ def _required(environ: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _port(environ: Mapping[str, str]) -> int:
+def port_base(environ: Mapping[str, str]) -> int:
+    """Return the first of the ports of this process. Raises BadSpecError."""
     text = environ.get(env.PORT_BASE) or str(env.DEFAULT_PORT_BASE)
     if not text.isdecimal() or not 0 < int(text) <= _LAST_PORT_BASE:
         raise BadSpecError(f"{env.PORT_BASE} is {text!r}, not a port number.", _START_BY)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.keys import SaveName, committed_in, dense_of_anchor, parse_save, part_name, place_of
+from cpr_trainer.checkpoint.format.pins import pinned_steps
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
 #: Listing this many objects after every anchor is cheap: at most a second of computing.
@@ -66,10 +67,12 @@ class Pruner:
 
         Return whether any saves stay only because they are young, so that a later sweep deletes more.
         retained: steps with saves that stay, in addition to those from the oldest of `keep` on. full: the store is
-        full, so nothing is too young, and many objects are listed once a `GRACE_S`. Raises as `superfluous` does.
+        full, so nothing is too young, and many objects are listed once a `GRACE_S`. Pinned anchors stay in any case.
+        Raises as `superfluous` does.
         """
         if not keep:
             return False
+        retained = self._with_pinned(retained)
         oldest_step, now_s = min(anchor.step for anchor in keep), self._clock()
         grace_s, pause_s = 0.0 if full else self._grace_s, listing_pause_s(self._objects)
         if now_s >= self._listed_s + (min(pause_s, GRACE_S) if full else pause_s):
@@ -89,10 +92,13 @@ class Pruner:
         """Return the objects of saves before `oldest_step`, that of an anchor, in no chain of a save that stays.
 
         Uncommitted saves are among them. `now_s`: the time, at least, as the objects' times may be earlier. Saves of
-        the steps `retained` stay. Raises StoreError; DamagedError if a save that stays cannot be read: its chain is
-        unknown.
+        the steps `retained` stay, and of pinned anchors. Raises StoreError; DamagedError if a save that stays cannot be
+        read: its chain is unknown.
         """
-        return self._sweep(oldest_step, now_s, retained, self._grace_s)[0]
+        return self._sweep(oldest_step, now_s, self._with_pinned(retained), self._grace_s)[0]
+
+    def _with_pinned(self, retained: Collection[int]) -> frozenset[int]:
+        return frozenset(retained) | pinned_steps(self._store, self._job_uid, time())
 
     def _sweep(
         self, oldest_step: int, now_s: float, retained: Collection[int], grace_s: float

@@ -204,3 +204,17 @@ def read_rows(store: Store, part: Part, shape: Shape, rows: Values | NDArray[np.
         return shape.places(head)
     except PartError as error:
         raise DamagedError(part.key, str(error)) from error
+
+
+def read_places(store: Store, part: Part, shape: Shape) -> Ints:
+    """Return the places of a part's rows, int64 [k]: only its head is read. Raises DamagedError, StoreError."""
+    head = bytearray(shape.head_bytes)
+    try:
+        received = store.get_into(part.key, [memoryview(head)])
+        if received.size_bytes != part.size_bytes:
+            raise DamagedError(part.key, f"has {received.size_bytes} bytes, not {part.size_bytes}")
+        return shape.places(head)
+    except MissingError as error:
+        raise DamagedError(part.key, "is missing") from error
+    except PartError as error:
+        raise DamagedError(part.key, str(error)) from error

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges, RowUpdates, ShardManifest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_of, read_chain, read_manifest, read_rows
+from cpr_trainer.arrays import Ints
+from cpr_trainer.checkpoint.format.documents import (
+    DamagedError,
+    Found,
+    parts_of,
+    read_chain,
+    read_manifest,
+    read_places,
+    read_rows,
+)
 from cpr_trainer.checkpoint.format.parts import Link, Shape
 from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes, value_bits
 from cpr_trainer.checkpoint.format.records import seed_of
@@ -55,6 +65,28 @@ def load_anchor(store: Store, job: JobSpec, manifest: DenseManifest, placement: 
     saves = tuple(manifest.shards[holder] for holder in placement.holders(index, len(manifest.shards)))
     load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, saves, seed=seed_of(manifest)), local)
     return local
+
+
+def load_saves(store: Store, saves: Sequence[Found], local: LocalRows) -> None:
+    """Load the rows of some complete saves, the later ones last; their rows have an epoch, and others none.
+
+    Raises DamagedError, StoreError.
+    """
+    for found in saves:
+        _load_parts(store, found, local, 1)
+
+
+def slots_of_save(store: Store, found: Found, local: LocalRows) -> Iterator[Ints]:
+    """Yield the slots on a shard of the rows in a save, part by part; only the heads are read.
+
+    Raises DamagedError, StoreError.
+    """
+    for segment, (first, last) in zip(local.arena.segments, local.spans, strict=True):
+        bits = value_bits(found[0].bits, segment.precision)
+        for part in parts_of(found):
+            if first <= part.first < last:
+                shape = Shape.of(part, segment.dim, bits, state=segment.state.shape[1])
+                yield read_places(store, part, shape) - first + segment.first
 
 
 def load_shard(store: Store, candidate: Candidate, local: LocalRows) -> RestoredShard:
