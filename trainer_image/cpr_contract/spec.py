@@ -208,7 +208,7 @@ class EvaluationSpec:
 class PublishSpec:
     """A chain of models at the URI `to`, which grows while the job trains.
 
-    The newest anchor is published `every_s` seconds after the last one, or `every_samples` samples after it. One of them
+    The newest anchor is published `every_s` seconds after the last one, or `every_samples` samples after it; the other
     is None. `format` is that of the network. `keep` whole models stay, with all later entries.
     """
 

@@ -67,7 +67,8 @@ class Follower:
         newest = newest_entry(get, self.sequence)
         if newest is None or newest.entry.sequence < self.sequence or self._have == _name_of(newest):
             return False
-        for found in way_to(newest, self._have, get):
+        have = self._have if self._model is not None and (self._model.folder / ABOUT).is_file() else None
+        for found in way_to(newest, have, get):
             self._take(found, last=found is newest)
         return True
 
@@ -89,9 +90,7 @@ class Follower:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Stop."""
         self.stop()
 

@@ -1,4 +1,4 @@
-"""Places from which a follower reads published models: folders, web servers, and S3, with the standard library alone."""
+"""Places from which a follower reads published models: folders, web servers and S3, by the standard library."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Protocol
@@ -19,7 +20,9 @@ from urllib.request import Request, urlopen
 from cprjob_serving.chain import ChainError
 
 _TIMEOUT_S = 30.0
-_MISSING = {403, 404, 410}
+_MISSING = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
+#: A server may refuse an object that is missing. If the request is signed, the credentials are wrong.
+_MISSING_OR_HIDDEN = _MISSING | {HTTPStatus.FORBIDDEN}
 _REGION, _SERVICE = "us-east-1", "s3"
 _BLOCK = 1 << 20
 
@@ -128,14 +131,14 @@ class _Web:
     signer: _Signer | None
 
     def open(self, key: str) -> IO[bytes] | None:
-        """See `Source`. A server that hides missing objects answers 403."""
+        """See `Source`."""
         url = f"{self.base}/{quote(key)}"
         headers = {} if self.signer is None else self.signer.headers(url, datetime.now(UTC))
         try:
             opened: IO[bytes] = urlopen(Request(url, headers=headers), timeout=_TIMEOUT_S)  # noqa: S310 -- see source_of
         except HTTPError as error:
             with closing(error):
-                if error.code in _MISSING and (error.code != 403 or self.signer is None):
+                if error.code in (_MISSING_OR_HIDDEN if self.signer is None else _MISSING):
                     return None
                 raise SourceError(f"{url} cannot be read: {error.code} {error.reason}") from error
         except (URLError, OSError, HTTPException) as error:
@@ -161,7 +164,7 @@ class _Signer:
             signed["x-amz-security-token"] = self.token
         names = ";".join(sorted(signed))
         lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
-        request = "\n".join(("GET", parts.path, parts.query, lines, names, nothing))
+        request = f"GET\n{parts.path}\n{parts.query}\n{lines}\n{names}\n{nothing}"
         scope = f"{day}/{self.region}/{_SERVICE}/aws4_request"
         text = "\n".join(("AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(request.encode()).hexdigest()))
         key = f"AWS4{self.secret}".encode()
