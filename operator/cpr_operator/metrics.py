@@ -6,6 +6,7 @@ that a job already had when the operator first saw it were counted before its st
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -36,10 +37,14 @@ class _Gauge:
     text: str
     read: Callable[[Status], _Values]
     label: str = ""
+    is_age: bool = False
 
 
-def _one(name: str, text: str, path: str) -> _Gauge:
-    """Return the gauge of the value at a path of attributes, such as `budget.spent`; unknown if a part is None."""
+def _one(name: str, text: str, path: str, *, is_age: bool = False) -> _Gauge:
+    """Return the gauge of the value at a path of attributes, such as `budget.spent`; unknown if a part is None.
+
+    is_age: the value is a time, and the gauge the seconds since.
+    """
 
     def read(status: Status) -> _Values:
         value: Any = status
@@ -47,7 +52,7 @@ def _one(name: str, text: str, path: str) -> _Gauge:
             value = None if value is None else getattr(value, attribute)
         return () if value is None else (("", value),)
 
-    return _Gauge(f"cprjob_{name}", text, read)
+    return _Gauge(f"cprjob_{name}", text, read, is_age=is_age)
 
 
 def _conditions(status: Status) -> _Values:
@@ -96,6 +101,8 @@ GAUGES = (
         "budget.running_sum",
     ),
     _one("lost_row_updates", "Row updates that shards have lost, or an upper bound.", "lost_row_updates"),
+    _one("published_age_seconds", "Time since the newest model was published.", "published.time", is_age=True),
+    _one("published_step", "Step of the newest published model. A rollback may lower it.", "published.step"),
     _one("rollbacks", "Rollbacks of the whole job to an anchor.", "budget.rollbacks"),
     _one("interval_seconds", "Planned training time between two cuts.", "plan.interval_seconds"),
     _one("restarts", "Pods replaced so far.", "restarts"),
@@ -108,10 +115,11 @@ class Metrics(Collector):
     """All metrics of one operator, in a registry of their own.
 
     It collects the gauges of all jobs on each scrape: a gauge object per series would be half of an operator's objects.
-    Any thread may collect while one thread sets and drops.
+    Any thread may collect while one thread sets and drops. `clock` is the time in seconds since the epoch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._registry = CollectorRegistry()
         self._records: dict[Key, dict[_Record, FailureRecord]] = {}
         self._gauges: dict[Key, tuple[_Values, ...]] = {}
@@ -139,12 +147,13 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See `Collector`."""
-        jobs = list(self._gauges.items())
+        jobs, now = list(self._gauges.items()), self._clock()
         for number, gauge in enumerate(GAUGES):
             labels = (*JOB, gauge.label) if gauge.label else JOB
             family = GaugeMetricFamily(gauge.name, gauge.text, labels=labels)
             for key, values in jobs:
-                for label, value in values[number]:
+                for label, read in values[number]:
+                    value = max(now - read, 0.0) if gauge.is_age else read
                     family.add_metric((*key, label) if gauge.label else key, value)
             yield family
 

@@ -68,6 +68,7 @@ CHANGES = (
     _frozen("trainers.workers", {"spec.trainers.workers": ABSENT}, before={"spec.trainers.workers": 2}),
     _frozen("snapshots", {"spec.snapshots.restoreFrom": "a/b"}),
     _frozen("snapshots", {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 5}}),
+    _frozen("publish", {"spec.publish": {"to": "file:///models"}}),
     _frozen("restoreFrom", {"spec.restoreFrom": {"anchor": "a/b"}}),
     _frozen("restoreFrom", {"spec.restoreFrom": ABSENT}, before={"spec.restoreFrom": {"job": "yesterday"}}),
     _frozen("restoreFrom", {"spec.restoreFrom.job": "today"}, before={"spec.restoreFrom": {"job": "yesterday"}}),

@@ -222,6 +222,18 @@ RULES = (
         "mode Full and a budget of 0 do not allow",
     ),
     Case(
+        "spec.publish.everySamples",
+        {"spec.publish": {"to": "s3://models/clicks", "everySamples": 1000}},
+        {"spec.publish": {"to": "s3://models/clicks", "everySamples": 1000, "everySeconds": 60}},
+        "cannot be combined with everySeconds",
+    ),
+    Case(
+        "spec.publish.to",
+        {"spec.publish": {"to": "file:///models"}, "spec.snapshots.store.endpoint": "file:///saves"},
+        {"spec.publish": {"to": "s3://models"}, "spec.snapshots.store.endpoint": "file:///saves"},
+        "which is a folder",
+    ),
+    Case(
         "spec.restoreFrom.anchor",
         {"spec.restoreFrom": {"anchor": "uid/gen-0001/dense/group-0001/step-000000010/manifest.json"}},
         {"spec.restoreFrom": {"job": "yesterday", "anchor": "key"}},

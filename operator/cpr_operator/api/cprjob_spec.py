@@ -11,6 +11,7 @@ from cpr_contract.limits import MAX_SHARDS, MAX_SPARES, MAX_TRAINERS, MAX_WORKER
 from cpr_operator.api.base import MAX_DATA_SHARDS, MAX_PREFETCH, MAX_RESTARTS, ObjectName, SpecModel
 from cpr_operator.api.data_spec import Data, Evaluation
 from cpr_operator.api.model_spec import ModelSpec
+from cpr_operator.api.publish_spec import Publish
 from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.rules.rule import fail
 from cpr_operator.api.snapshots_spec import AccuracyBudget, Snapshots
@@ -218,5 +219,7 @@ class CPRJobSpec(SpecModel):
     restore_from: RestoreFrom | None = None
     """Another job's model to start from, by the names of its tables and parameters. Default: initial values, or the
     anchor that snapshots.restoreFrom names."""
+    publish: Publish | None = None
+    """Models to publish while the job trains. Default: none; `cprjob export` writes the model of any anchor."""
     failure_policy: FailurePolicy = FailurePolicy()
     """Expected failures, and limits after which the job fails or is suspended."""

@@ -17,6 +17,7 @@ from cpr_operator.api.data_spec import Columns, Data, Evaluation
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.model_spec import Interaction, ModelSpec, Table
 from cpr_operator.api.optimizer_spec import DenseOptimizer, TableOptimizer
+from cpr_operator.api.publish_spec import DEFAULT_EVERY_S, Publish
 from cpr_operator.api.restore_spec import RestoreFrom
 from cpr_operator.api.sizes import data_shards_of
 from cpr_operator.api.snapshots_spec import Snapshots
@@ -70,6 +71,7 @@ def to_job_spec(  # noqa: PLR0913 -- the job, and its frozen settings
         evaluation=_evaluation(spec.evaluation),
         parity_shards=data_shards_of(spec, replay),
         sparse_updates=updates or sparse_updates(spec).mode,
+        publish=_publish(spec.publish),
     )
     return replace(job, contract=contract.description_version(version, job))
 
@@ -163,6 +165,13 @@ def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
         return None
     early_stop = None if stop is None else _copied(contract.EarlyStopSpec, stop)
     return _copied(contract.EvaluationSpec, evaluation, every=every, early_stop=early_stop)
+
+
+def _publish(publish: Publish | None) -> contract.PublishSpec | None:
+    if publish is None:
+        return None
+    seconds = publish.every_seconds or (DEFAULT_EVERY_S if publish.every_samples is None else None)
+    return _copied(contract.PublishSpec, publish, every_s=None if seconds is None else float(seconds))
 
 
 def _snapshots(snapshots: Snapshots, restore: RestoreFrom | None, found: str | None) -> contract.SnapshotSpec:

@@ -18,6 +18,8 @@ _BYTES: dict[Precision, int] = {"fp32": 4, "bf16": 2}
 #: A slot of a dynamic table has an entry, and a cell if ids are admitted later than in their first step. Saves carry
 #: both. A process derives the rest from them.
 _ENTRY_BYTES, _CELL_BYTES, _DERIVED_BYTES = 16, 8, 1.4
+#: A publisher's digest of a row; and its digests, keys and step of a slot of a dynamic table.
+_DIGEST_BYTES, _PUBLISHED_SLOT_BYTES = 8, 36
 #: The leader saves early once this portion of the memory for pushes is used.
 _FULL = 0.75
 #: The code and buffers of a shard.
@@ -147,6 +149,13 @@ def shard_bytes(spec: CPRJobSpec) -> int:
     """Return the memory of a shard without redundancy: rows, a quarter more for saves under way, and the process."""
     derived = math.ceil(_DERIVED_BYTES * _dynamic_slots(spec))
     return _ceil(5 * rows_bytes(spec), 4) + derived + _PROCESS_BYTES
+
+
+def publisher_bytes(model: ModelSpec) -> int:
+    """Return the memory of a publisher for digests of rows, and for keys and steps of dynamic tables (ADR 48)."""
+    static = sum(_DIGEST_BYTES * table.rows for table in model.tables if table.ids != "Dynamic")
+    slots = sum(_ceil(table.rows, PAGE_SLOTS) * PAGE_SLOTS for table in model.tables if table.ids == "Dynamic")
+    return static + _PUBLISHED_SLOT_BYTES * slots
 
 
 def redundancy_bytes(spec: CPRJobSpec, replay: ReplayPolicy) -> int:

@@ -226,6 +226,21 @@ class Fork(Model):
     """The anchor it started from; absent: step 0."""
 
 
+class PublishedModel(Model):
+    """The newest model that the publisher has published, with spec.publish."""
+
+    sequence: Count
+    """Its number in the chain of models, which only rises."""
+    anchor: Annotated[str, Field(max_length=1024)]
+    """The key of its anchor."""
+    step: Count
+    """The step of its anchor. After a rollback it may be lower than before."""
+    samples: Count
+    """The samples trained as of that step."""
+    time: Timestamp
+    """When it was published."""
+
+
 class Shown(Model):
     """Values for `kubectl get`, rounded and with units. Programs should read the original fields."""
 
@@ -295,6 +310,8 @@ class Status(Model):
     """The final anchor of a job that succeeded, or with spec.evaluation.earlyStop the best one. It holds the model."""
     best: BestModel | None = None
     """The best evaluation so far, with spec.evaluation.earlyStop."""
+    published: PublishedModel | None = None
+    """The newest published model, with spec.publish."""
     plan: Plan | None = None
     """The plan in force."""
     budget: Budget | None = None

@@ -80,6 +80,7 @@ TRANSITIONS = (
     ),
     _frozen("recovery.redundancy", _equal_or_absent("recovery.redundancy")),
     _frozen("restoreFrom", _equal_or_absent("restoreFrom"), remedy="delete the job and apply it again"),
+    _frozen("publish", _equal_or_absent("publish"), remedy="delete the job and apply it again"),
     _frozen(
         "trainers.workers",
         f"{_WORKERS.format('self.spec.trainers')} == {_WORKERS.format('oldSelf.spec.trainers')}",

@@ -17,6 +17,8 @@ from cpr_operator.api.validate import InvalidSpecError, parse_document, parse_sp
 from cpr_operator.cli.command_errors import DocumentError
 
 STORE = ("snapshots", "store")
+#: The folder of published models in that of a local run.
+PUBLISHED = "published"
 LOCAL_BUCKET = "saves"
 DEFAULT_NAMESPACE = "default"
 #: The file name of the standard input.
@@ -59,7 +61,7 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
     """Return the one CPRJob of a file for a local run, with every `PATH=VALUE` applied.
 
     Saves go to the folder `saves`, because this machine may not reach the store of a cluster. A store in the manifest
-    that is a folder stays, and so does a store that a change sets. Raises DocumentError, InvalidSpecError.
+    that is a folder stays, and so does a store that a change sets. Models are published beside it, too. Raises DocumentError, InvalidSpecError.
     """
     document = copy.deepcopy(read_single(path))
     parsed = tuple(map(parse_change, changes))
@@ -71,6 +73,9 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
                 pass
             case {"spec": {"snapshots": {"store": dict()} as snapshots}}:  # validation reports a missing one
                 snapshots["store"] = {"endpoint": saves.as_uri(), "bucket": LOCAL_BUCKET}
+                match document["spec"].get("publish"):
+                    case {"to": str(to)} as publish if not is_file_uri(to):
+                        publish["to"] = saves.with_name(PUBLISHED).as_uri()
     restore = parse_document(document).restore_from
     if restore is not None and restore.anchor is None:
         field = f"spec.restoreFrom.{'job' if restore.latest_of is None else 'latestOf'}"

@@ -12,16 +12,20 @@ from cpr_operator.cli.command_errors import OptionError
 
 EXAMPLES = "shard/1@0.5, shard/1@0.5:POD, trainer/0@0.25:TERM"
 Role = Literal["shard", "trainer"]
+Target = Literal["shard", "trainer", "publisher"]
 _POD = "POD"
 _MEMBER = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)")
-_FORM = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)@(?P<fraction>\d*\.?\d+)(?::(?P<signal>[A-Z0-9]+))?")
+_FORM = re.compile(r"(?P<role>shard|trainer|publisher)/(?P<index>\d+)@(?P<fraction>\d*\.?\d+)(?::(?P<signal>[A-Z0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A signal to a member's process, or with `pod` to all of its pod, once `fraction` of all samples are trained."""
+    """A signal to a member's process, or with `pod` to all of its pod, once `fraction` of all samples are trained.
 
-    role: Role
+    The publisher, which is no member, has one process.
+    """
+
+    role: Target
     index: int
     fraction: float
     number: signal.Signals = signal.SIGKILL
@@ -41,7 +45,7 @@ def parse_kill(text: str) -> Kill:
     fraction = float(match["fraction"])
     if not 0 <= fraction < 1:
         raise OptionError(f"{text!r}: the fraction must be at least 0 and below 1")
-    role, index = cast("Role", match["role"]), int(match["index"])
+    role, index = cast("Target", match["role"]), int(match["index"])
     name = match["signal"] or "KILL"
     if name == _POD:
         return Kill(role, index, fraction, pod=True)
@@ -61,10 +65,11 @@ def parse_member(text: str) -> tuple[Role, int]:
     return cast("Role", match["role"]), int(match["index"])
 
 
-def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:
+def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int, publishers: int = 0) -> None:
     """Raise OptionError for a member that a job of this size does not have."""
+    numbers = {env.ROLE_SHARD: shards, env.ROLE_TRAINER: trainers, env.ROLE_PUBLISHER: publishers}
     for kill in kills:
-        members = shards if kill.role == env.ROLE_SHARD else trainers
+        members = numbers[kill.role]
         if kill.index >= members:
             raise OptionError(f"there is no {kill.target}: the job has {members} {kill.role}s, counted from 0")
 

@@ -150,7 +150,8 @@ def _workdir(options: RunOptions) -> Path:
 
 def _check_kills(kills: tuple[Kill, ...], spec: Any) -> None:
     parsed = parse_spec(spec)
-    check_targets(kills, parsed.trainers.replicas, parsed.shards.replicas)
+    publishers = 0 if parsed.publish is None else 1
+    check_targets(kills, parsed.trainers.replicas, parsed.shards.replicas, publishers)
 
 
 async def _open_job(
@@ -243,7 +244,8 @@ class RunMonitor:
                 shown = len(events)
                 self._progress.show(ProgressState(job.name, time.monotonic() - self._start, status, leader))
                 suspended = status.phase == "Suspended" and bool(job.spec.get("suspend"))
-                if status.phase in TERMINAL_PHASES or suspended:
+                ended = status.phase in TERMINAL_PHASES or suspended
+                if ended and not publishes(await self._cluster.list_pods(job)):
                     return status
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._abandoned.wait(), POLL_S)
@@ -276,6 +278,11 @@ class RunMonitor:
                 continue
             target = f"all of {kill.target}" if kill.pod else kill.target
             self._progress.print(f"> {kill.number.name} to {target} (pod {pod.name})")
+
+
+def publishes(pods: tuple[PodView, ...]) -> bool:
+    """Return whether a publisher may still publish the newest model, after the job has ended."""
+    return any(pod.role == env.ROLE_PUBLISHER and not pod.ended for pod in pods)
 
 
 def running_pod(pods: tuple[PodView, ...], role: str, index: int | None) -> PodView | None:

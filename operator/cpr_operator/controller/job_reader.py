@@ -12,7 +12,7 @@ from typing import Any
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.limits import max_report_bytes
-from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_contract.reports import PublisherReport, ShardReport, TrainerReport
 from cpr_contract.roster import seal
 from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
 from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_new, parse_spec, parse_status
@@ -119,9 +119,11 @@ class JobReader:
         """The input of the decision, with the reports of the pods that it depends on."""
         is_new = job.status.start_time is None
         may_start = job.status.phase in {"Pending", "Suspended"}
+        own = cache.own_pods(view, listed, self.clock())
         observed = ReconcileInput(
             job=job,
-            pods=cache.own_pods(view, listed, self.clock()),
+            pods=tuple(pod for pod in own if pod.role != env.ROLE_PUBLISHER),
+            publishers=tuple(pod for pod in own if pod.role == env.ROLE_PUBLISHER),
             reports={},
             now=self.clock(),
             refusals=cache.refusals | cache.prerequisites.refusals,
@@ -145,7 +147,20 @@ class JobReader:
         if (silent := suspects(observed)) and not any(await asyncio.gather(*map(self.cluster.reaches, silent))):
             observed = replace(observed, lost_node=silent[0].node)
         cache.leader_unresponsive = observed.leader_report is None
+        observed = await self._with_published(observed)
         return replace(observed, ending=cache.ending(unreported_ends(observed), observed.now))
+
+    async def _with_published(self, observed: ReconcileInput) -> ReconcileInput:
+        """The input with the report of the newest publisher, unless a member needs the pass sooner."""
+        newest = max(observed.publishers, key=lambda pod: pod.incarnation, default=None)
+        at_work = observed.before.phase in {"Running", "Succeeded", "Suspending"} and observed.before.recovery is None
+        if newest is None or newest.phase != "Running" or not at_work:
+            return observed
+        answer = await self.cluster.fetch_report(newest, UNRESPONSIVE_DEADLINE_S, SHORT_REPORT)
+        with contextlib.suppress(ContractError):
+            if answer is not None:
+                return replace(observed, publisher_report=from_json(PublisherReport, answer))
+        return observed
 
     async def _with_warnings(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:
         """The input with the newest Warning events of pods that do not start."""

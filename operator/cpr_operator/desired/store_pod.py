@@ -1,4 +1,4 @@
-"""Further pods of a job with a trainer's access to its store: a tool pod for `cprjob`, and cleanup pods.
+"""Further pods of a job with a trainer's access to its store: tool pods of `cprjob`, publishers, and cleanup pods.
 
 They have the image, service account, credentials and volumes of a trainer's pod, and none of its resources.
 """
@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from cpr_contract import env
-from cpr_operator.api.quantities import main_container
+from cpr_operator.api.quantities import main_container, with_more
+from cpr_operator.api.sizes import publisher_bytes
 from cpr_operator.desired.job_objects import Manifest
-from cpr_operator.desired.names import metadata, pod_labels
+from cpr_operator.desired.names import metadata, pod_labels, publisher_name
 from cpr_operator.desired.pod import (
     CONFINED,
     CONFINED_CONTAINER,
@@ -24,6 +25,10 @@ from cpr_operator.desired.template import merge
 
 #: Resources of a cleanup pod: enough to list and delete objects with the image's code, torch included.
 CLEANUP_RESOURCES = {"cpu": "250m", "memory": "512Mi"}
+
+#: Seconds for a publisher to publish the newest model, once it has been asked to end.
+PUBLISHER_GRACE_S = 300
+_MIB_BITS = 20
 
 #: Maximum seconds of a tool's pod, so that a forgotten one ends.
 TOOL_MAX_S = 6 * 3600
@@ -86,6 +91,30 @@ def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
     pod["spec"]["activeDeadlineSeconds"] = TOOL_MAX_S
     labels = pod["metadata"]["labels"]
     pod["metadata"]["labels"] = {key: value for key, value in labels.items() if not key.startswith(f"{env.GROUP}/")}
+    return pod
+
+
+def publisher_pod(plan: PodPlan, number: int) -> Manifest:
+    """The pod of a publisher. It has the size of a shard, which it may have to load, and memory for its digests."""
+    shard = main_container(plan.spec.shards.template)
+    resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
+    more = -(-publisher_bytes(plan.spec.model) >> _MIB_BITS) << _MIB_BITS
+    own = metadata(plan.job, publisher_name(plan.job, number))
+    own |= {"labels": pod_labels(plan.job, env.ROLE_PUBLISHER, 0, number)}
+    container = {
+        "args": [env.ROLE_PUBLISHER],
+        "resources": with_more(resources, "memory", more),
+        "ports": [{"name": "http", "containerPort": env.DEFAULT_PORT_BASE + env.HTTP_PORT, "protocol": "TCP"}],
+    }
+    pod = store_pod(plan, own, container)
+    (main,) = (each for each in pod["spec"]["containers"] if each["name"] == env.MAIN_CONTAINER)
+    address = {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    main["env"] += [
+        address,
+        {"name": env.PORT_BASE, "value": str(env.DEFAULT_PORT_BASE)},
+        {"name": env.SCRATCH_DIR, "value": env.SCRATCH_MOUNT},
+    ]
+    pod["spec"]["terminationGracePeriodSeconds"] = PUBLISHER_GRACE_S
     return pod
 
 

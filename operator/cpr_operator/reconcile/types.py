@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_contract.reports import PublisherReport, ShardReport, TrainerReport
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
@@ -114,6 +114,7 @@ class ReconcileInput:
     ending: uids of trainers that most likely ended; the kubelet's news of their end is awaited.
     restart_rules: the cluster restarts containers in their pods by rules. Queried for a job that may start.
     warnings: by pod uid, the newest Warning event of a pod that does not start.
+    publishers: the job's publishers, which are not among `pods`. publisher_report: that of the newest one.
     """
 
     job: Job
@@ -135,6 +136,8 @@ class ReconcileInput:
     ending: frozenset[str] = frozenset()
     restart_rules: bool = False
     warnings: Mapping[str, PodWarning] = field(default_factory=dict)
+    publishers: tuple[PodView, ...] = ()
+    publisher_report: PublisherReport | None = None
     timing: Timing = Timing()
 
     @property

@@ -13,14 +13,24 @@ from threading import Event
 from prometheus_client import CollectorRegistry
 
 from cpr_contract import CONTRACT_VERSION, env
-from cpr_contract.reports import Problem, Published, PublisherReport
+from cpr_contract.reports import ExitCode, Problem, Published, PublisherReport
 from cpr_contract.spec import PublishSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.export.main import open_uri
 from cpr_trainer.publish.publisher import Publisher
-from cpr_trainer.runtime import BadSpecError, StatusServer, backoff, problem_of, read_job, stop_on_sigterm, store_access
-from cpr_trainer.runtime.environment import optional_path, port_base
+from cpr_trainer.runtime import (
+    BadSpecError,
+    StatusServer,
+    backoff,
+    end_with,
+    optional_path,
+    problem_of,
+    read_job,
+    stop_on_sigterm,
+    store_access,
+)
+from cpr_trainer.runtime.environment import port_base, termination_file
 from cpr_trainer.store import StoreError, StoreUnsuitableError, open_store
 from cprjob_serving.chain import Entry
 
@@ -52,6 +62,7 @@ def run(environ: Mapping[str, str]) -> None:
         registry=CollectorRegistry(),
     ):
         work(publisher, state, spec, stop)
+    end_with(termination_file(environ), state.report(), ExitCode.OK)  # the operator may have missed the last report
 
 
 class _State:

@@ -113,8 +113,9 @@ class Target:
                 digest = hashlib.sha256(content).hexdigest()
                 if (same := known.get((name, digest))) is not None:
                     return same
-                self._store.put(prefix + name, content)
-                return PublishedFile(name, prefix + name, len(content), digest)
+                key = prefix + name.replace("/", ".")  # a folder store deletes an empty folder, and not those above it
+                self._store.put(key, content)
+                return PublishedFile(name, key, len(content), digest)
 
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         entry = replace(entry, files=tuple(in_parallel(put, paths)))

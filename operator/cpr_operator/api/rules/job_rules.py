@@ -165,6 +165,19 @@ OF_EVALUATION = (
         "remove spec.snapshots.quantisation, or earlyStop",
         "!has(self.evaluation.earlyStop) || self.snapshots.quantisation.mode == 'Exact'",
     ),
+    Rule(
+        "spec.publish/everySamples",
+        "cannot be combined with everySeconds",
+        "remove one of them",
+        "!has(self.everySamples) || !has(self.everySeconds)",
+    ),
+    Rule(
+        "spec/publish.to",
+        "an s3:// place is at the endpoint of spec.snapshots.store, which is a folder",
+        "give file:///folder, or store the saves in S3",
+        "!has(self.publish) || self.publish.to.startsWith('file:') || "
+        "!self.snapshots.store.endpoint.startsWith('file:')",
+    ),
 )
 
 

@@ -1,0 +1,82 @@
+"""The publisher of a job: its pod and what it has published. It is no member, and no other decision depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.reports import Published, PublisherReport
+from cpr_operator.api.status import PublishedModel, Status
+from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.rosters import is_supported, version_of
+from cpr_operator.desired.store_pod import publisher_pod
+from cpr_operator.reconcile.effects import LIVE_PHASES, pod_plan
+from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput
+
+#: Seconds from the creation of a publisher to that of its replacement: one that always fails costs a pod each time.
+PAUSE_S = 10.0
+_BEGINS = frozenset({"Running", "Finishing"})
+_STAYS = _BEGINS | {"Starting", "Recovering", "RollingBack"}
+
+
+def with_publisher(observed: ReconcileInput, outcome: Outcome) -> Outcome:
+    """Return the outcome with a publisher's pod while the job trains, and with the newest published model."""
+    if observed.job.spec.publish is None and not observed.publishers:
+        return outcome
+    status = outcome.status.evolve(published=_published(observed, outcome.status))
+    wanted = not observed.job.deleting and observed.job.spec.publish is not None and status.phase in _STAYS
+    working = [pod for pod in observed.publishers if _works(pod)]
+    creates, wake_s = outcome.creates, outcome.wake_after_s
+    if wanted and not working and status.phase in _BEGINS and is_supported(version_of(status)):
+        newest = max(observed.publishers, key=lambda pod: pod.incarnation, default=None)
+        left_s = 0.0 if newest is None else newest.created + PAUSE_S - observed.now
+        if left_s <= 0:
+            number = 1 if newest is None else newest.incarnation + 1
+            creates += (publisher_pod(pod_plan(observed.job.id, observed.job.spec, status), number),)
+        elif wake_s is not None:
+            wake_s = min(wake_s, left_s)
+    if not wanted and any(pod.phase in LIVE_PHASES for pod in observed.publishers):
+        wake_s = min(wake_s or observed.timing.running_s, observed.timing.changing_s)
+    deletes = (*outcome.deletes, *_deletes(observed, status, wanted=wanted))
+    return replace(outcome, status=status, creates=creates, deletes=deletes, wake_after_s=wake_s)
+
+
+def _works(pod: PodView) -> bool:
+    return pod.phase in LIVE_PHASES and not pod.ended and pod.deleting_until is None
+
+
+def _deletes(observed: ReconcileInput, status: Status, *, wanted: bool) -> Iterator[PodDelete]:
+    """Yield publishers that are not to go on, and ended ones but the last, for its log."""
+    newest = max((pod.incarnation for pod in observed.publishers), default=0)
+    for pod in observed.publishers:
+        if pod.deleting_until is not None:
+            continue
+        if _works(pod) and not (wanted and pod.incarnation == newest):
+            yield PodDelete(pod.name, pod.uid, f"the job is {status.phase}: the newest model is published last")
+        elif not _works(pod) and pod.incarnation < newest:
+            yield PodDelete(pod.name, pod.uid, "the log of a later publisher is kept")
+
+
+def _published(observed: ReconcileInput, status: Status) -> PublishedModel | None:
+    """Return the newest published model, by the report of a publisher or by the last words of one that has ended."""
+    found = [] if observed.publisher_report is None else [observed.publisher_report]
+    for pod in observed.publishers:
+        if pod.container is not None and pod.container.kind == "Terminated" and pod.container.message:
+            try:
+                found.append(from_json(PublisherReport, pod.container.message))
+            except ContractError:
+                continue  # a problem ended it
+    models = [_model(each.published) for each in found if each.job_uid == observed.job.id.uid and each.published]
+    known = [] if status.published is None else [status.published]
+    return max((*known, *models), key=lambda model: model.sequence, default=None)
+
+
+def _model(published: Published) -> PublishedModel:
+    return PublishedModel(
+        sequence=published.sequence,
+        anchor=published.anchor,
+        step=published.step,
+        samples=published.samples,
+        time=published.time_s,
+    )
