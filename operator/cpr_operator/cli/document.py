@@ -61,7 +61,8 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
     """Return the one CPRJob of a file for a local run, with every `PATH=VALUE` applied.
 
     Saves go to the folder `saves`, because this machine may not reach the store of a cluster. A store in the manifest
-    that is a folder stays, and so does a store that a change sets. Models are published beside it, too. Raises DocumentError, InvalidSpecError.
+    that is a folder stays, and so does a store that a change sets. Models that go to S3 are published beside `saves`.
+    Raises DocumentError, InvalidSpecError.
     """
     document = copy.deepcopy(read_single(path))
     parsed = tuple(map(parse_change, changes))

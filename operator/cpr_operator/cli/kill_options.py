@@ -15,7 +15,9 @@ Role = Literal["shard", "trainer"]
 Target = Literal["shard", "trainer", "publisher"]
 _POD = "POD"
 _MEMBER = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)")
-_FORM = re.compile(r"(?P<role>shard|trainer|publisher)/(?P<index>\d+)@(?P<fraction>\d*\.?\d+)(?::(?P<signal>[A-Z0-9]+))?")
+_FORM = re.compile(
+    r"(?P<role>shard|trainer|publisher)/(?P<index>\d+)@(?P<fraction>\d*\.?\d+)(?::(?P<signal>[A-Z0-9]+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,8 @@ class SimulatedNodes:
         if pod.role == env.ROLE_CLEANUP:
             pod.ends_at = self.now + CLEANUP_S
             return
+        if pod.role == env.ROLE_PUBLISHER:  # it does nothing that the simulation has
+            return
         if pod.role == env.ROLE_SPARE:
             plane = self._plane_of(pod)
             plane.spec = _job_spec(pod)

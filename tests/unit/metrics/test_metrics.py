@@ -12,7 +12,6 @@ from cpr_operator import http_server
 from cpr_operator.api.status import (
     Anchor,
     BestModel,
-    PublishedModel,
     Budget,
     Condition,
     DynamicTable,
@@ -21,6 +20,7 @@ from cpr_operator.api.status import (
     Overhead,
     Plan,
     Progress,
+    PublishedModel,
     Shard,
     Status,
 )
