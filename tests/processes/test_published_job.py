@@ -56,8 +56,7 @@ def test_follower_has_the_models_of_anchors_while_processes_are_killed(tmp_path:
     follower.update()
     assert follower.model.about["anchor"] == report["result"]["key"], "the last model is published at the end"
     exported = tmp_path / "exported"
-    command = (*CPRJOB, "export", "--workdir", str(tmp_path / "work"), "--to", str(exported))
-    subprocess.run(command, check=True)
+    subprocess.run((*CPRJOB, "export", "--workdir", str(tmp_path / "work"), "--to", str(exported)), check=True)
     assert files_of(follower.model.folder) == files_of(exported)
     published = json.loads((next((tmp_path / "work" / "jobs").rglob("*.json"))).read_text())["status"]["published"]
     assert (published["sequence"], published["anchor"]) == (follower.sequence, report["result"]["key"])

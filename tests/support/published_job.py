@@ -95,7 +95,7 @@ class PublishedJob:
         )
         state = DenseState(self.job, 1000)
         state.begin({})
-        self.anchors.append(commit_anchor(self.store, meta, state.tensors(), refs, ((),) * self.shards))
+        self.anchors.append(commit_anchor(self.store, meta, state.tensors(), tuple(refs), ((),) * self.shards))
         return self.anchors[-1]
 
     def train_and_save(self, steps: int = 2, *, full: bool = False) -> AnchorRef:

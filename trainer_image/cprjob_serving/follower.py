@@ -45,7 +45,7 @@ class Follower:
 
     @property
     def model(self) -> Model:
-        """The newest model so far, which never changes: keep it for as long as one answer needs it.
+        """The newest model so far, which never changes: keep it while one answer needs it.
 
         Raises NoModelError.
         """

@@ -25,10 +25,10 @@ def with_publisher(observed: ReconcileInput, outcome: Outcome) -> Outcome:
     if observed.job.spec.publish is None and not observed.publishers:
         return outcome
     status = outcome.status.evolve(published=_published(observed, outcome.status))
-    wanted = not observed.job.deleting and observed.job.spec.publish is not None and status.phase in _STAYS
+    needed = not observed.job.deleting and observed.job.spec.publish is not None and status.phase in _STAYS
     working = [pod for pod in observed.publishers if _works(pod)]
     creates, wake_s = outcome.creates, outcome.wake_after_s
-    if wanted and not working and status.phase in _BEGINS and is_supported(version_of(status)):
+    if needed and not working and status.phase in _BEGINS and is_supported(version_of(status)):
         newest = max(observed.publishers, key=lambda pod: pod.incarnation, default=None)
         left_s = 0.0 if newest is None else newest.created + PAUSE_S - observed.now
         if left_s <= 0:
@@ -36,9 +36,9 @@ def with_publisher(observed: ReconcileInput, outcome: Outcome) -> Outcome:
             creates += (publisher_pod(pod_plan(observed.job.id, observed.job.spec, status), number),)
         elif wake_s is not None:
             wake_s = min(wake_s, left_s)
-    if not wanted and any(pod.phase in LIVE_PHASES for pod in observed.publishers):
+    if not needed and any(pod.phase in LIVE_PHASES for pod in observed.publishers):
         wake_s = min(wake_s or observed.timing.running_s, observed.timing.changing_s)
-    deletes = (*outcome.deletes, *_deletes(observed, status, wanted=wanted))
+    deletes = (*outcome.deletes, *_deletes(observed, status, needed=needed))
     return replace(outcome, status=status, creates=creates, deletes=deletes, wake_after_s=wake_s)
 
 
@@ -46,20 +46,20 @@ def _works(pod: PodView) -> bool:
     return pod.phase in LIVE_PHASES and not pod.ended and pod.deleting_until is None
 
 
-def _deletes(observed: ReconcileInput, status: Status, *, wanted: bool) -> Iterator[PodDelete]:
-    """Yield publishers that are not to go on, and ended ones but the last, for its log."""
+def _deletes(observed: ReconcileInput, status: Status, *, needed: bool) -> Iterator[PodDelete]:
+    """Yield publishers that are to end, and ended ones but the last, for its log."""
     newest = max((pod.incarnation for pod in observed.publishers), default=0)
     for pod in observed.publishers:
         if pod.deleting_until is not None:
             continue
-        if _works(pod) and not (wanted and pod.incarnation == newest):
+        if _works(pod) and not (needed and pod.incarnation == newest):
             yield PodDelete(pod.name, pod.uid, f"the job is {status.phase}: the newest model is published last")
         elif not _works(pod) and pod.incarnation < newest:
             yield PodDelete(pod.name, pod.uid, "the log of a later publisher is kept")
 
 
 def _published(observed: ReconcileInput, status: Status) -> PublishedModel | None:
-    """Return the newest published model, by the report of a publisher or by the last words of one that has ended."""
+    """Return the newest published model, by the report or the termination message of a publisher."""
     found = [] if observed.publisher_report is None else [observed.publisher_report]
     for pod in observed.publishers:
         if pod.container is not None and pod.container.kind == "Terminated" and pod.container.message:

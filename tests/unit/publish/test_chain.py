@@ -130,9 +130,9 @@ def test_next_process_goes_on_from_the_chain(case: Case) -> None:
     for _ in range(2):
         case.job.train_and_save()
         case.publish()
-    gone = case.job.anchors[-1].key.rpartition("/")[0]
+    deleted = case.job.anchors[-1].key.rpartition("/")[0]
     case.job.train_and_save()
-    case.job.store.delete([key for key in case.job.store.objects if key.startswith(gone)])
+    case.job.store.delete([key for key in case.job.store.objects if key.startswith(deleted)])
     case.publisher = None
     entry = case.publish()
     assert (entry.sequence, entry.base) == (3, 1)
@@ -176,7 +176,7 @@ class Death(BaseException):
 
 
 class Mortal(MemoryStore):
-    """A store of which the process dies before a write or a deletion, as `lives` counts them down."""
+    """A store whose process dies before a write or a deletion, as `lives` counts them down."""
 
     def __init__(self, objects: dict[str, bytes], lives: list[int]) -> None:
         super().__init__(self.pay)
@@ -197,7 +197,7 @@ class Mortal(MemoryStore):
 def test_publisher_may_be_killed_before_any_write(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
 ) -> None:
-    """The next one goes on; a follower has the model before or the model after at any time."""
+    """The next one continues; a follower has the model before or the model after at any time."""
     monkeypatch.setattr(decisions, "LONGEST_CHAIN", longest)
     spec = replace(EVERY_STEP, keep=1)
     for _ in range(3):
@@ -234,7 +234,7 @@ def test_publisher_may_be_killed_before_any_write(
 def test_two_publishers_write_one_chain(case: Case, tmp_path: Path) -> None:
     case.job.train_and_save(4)
     first, second = (case.job.publisher(case.target, tmp_path / name) for name in "ab")
-    written = []
+    written: list[bool] = []
 
     def interrupt(key: str) -> None:
         if key == entry_key(len(written) + 1):

@@ -99,8 +99,8 @@ class Comparison:
         only_old, only_new = saves_apart([ref for _, ref in old], [ref for _, ref in new])
         load_saves(self._store, [new[place] for place in only_new], local)
         with suppress(DamagedError):
-            gone = (slots for place in only_old for slots in slots_of_save(self._store, old[place], local))
-            if all(local.arena.epochs.of[slots].all() for slots in gone):
+            undone = (slots for place in only_old for slots in slots_of_save(self._store, old[place], local))
+            if all(local.arena.epochs.of[slots].all() for slots in undone):
                 return local
         return None
 

@@ -63,7 +63,7 @@ def is_due(  # noqa: PLR0913, PLR0917 -- all that the time depends on
     if spec.every_samples is not None:
         return newest.generation != last.generation or samples - last.samples >= spec.every_samples
     # A clock that was set back must not stop publications.
-    return not 0 <= now_s - last.time_s < spec.every_s
+    return not 0 <= now_s - last.time_s < (spec.every_s or 0.0)
 
 
 def wants_base(chain: Sequence[Entry], job_uid: str, form: str) -> bool:
@@ -92,12 +92,12 @@ def superfluous(
     The newest `keep` bases stay with all later entries. A file that none of them names stays while its attempt may be
     under way: it is of a later entry than the newest one.
     """
-    kept = sorted(bases)[-keep:]
-    if not kept:
+    staying = sorted(bases)[-keep:]
+    if not staying:
         return (), ()
     numbers = {key: number for key in keys if (number := sequence_of(key)) is not None}
     newest = max((number for key, number in numbers.items() if key == entry_key(number)), default=0)
-    named = {each.key for number, entry in entries.items() if number >= kept[0] for each in entry.files}
-    old = sorted(key for key, number in numbers.items() if key == entry_key(number) and number < kept[0])
+    named = {each.key for number, entry in entries.items() if number >= staying[0] for each in entry.files}
+    old = sorted(key for key, number in numbers.items() if key == entry_key(number) and number < staying[0])
     files = (key for key, number in numbers.items() if key != entry_key(number) and number <= newest)
     return tuple(old), tuple(sorted(key for key in files if key not in named))

@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 1 << 15
 
 
 def digests_of(rows: Floats) -> U64:
-    """Return the digest of each row, uint64 [k], never 0. rows: float32 [k, D], of which the bits count."""
+    """Return the digest of each row, uint64 [k], never 0. rows: float32 [k, D]; their bits count."""
     found = np.empty(len(rows), np.uint64)
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = np.ascontiguousarray(rows[first : first + _ROWS_AT_ONCE])
