@@ -20,7 +20,9 @@ pytestmark = pytest.mark.dist
 KILLS = ("publisher/0@0.3:POD", "shard/1@0.4:POD", "publisher/0@0.6:POD", "trainer/0@0.7:POD")
 
 
-def test_follower_has_the_models_of_anchors_while_processes_are_killed(tmp_path: Path) -> None:
+def test_follower_has_models_of_anchors_while_processes_are_killed(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     dynamic = {"name": "c", "rows": 4096, "ids": "Dynamic", "ttlSteps": 200}
     tables = [{"name": "a", "rows": 5000}, {"name": "b", "rows": 500}, dynamic]
     model = {"embeddingDim": 4, "bottomMlp": [8, 4], "topMlp": [8, 1], "tables": tables}
@@ -53,15 +55,15 @@ def test_follower_has_the_models_of_anchors_while_processes_are_killed(tmp_path:
     assert code == 0, output
     assert output.count("to all of publisher/0") == 2
     follower = Follower(uri, tmp_path / "followed")
+    request.addfinalizer(follower.stop)
     follower.update()
-    assert follower.model.about["anchor"] == report["result"]["key"], "the last model is published at the end"
+    assert follower.model.about["anchor"] == report["result"], "the last model is published at the end"
     exported = tmp_path / "exported"
     subprocess.run((*CPRJOB, "export", "--workdir", str(tmp_path / "work"), "--to", str(exported)), check=True)
     assert files_of(follower.model.folder) == files_of(exported)
     published = json.loads((next((tmp_path / "work" / "jobs").rglob("*.json"))).read_text())["status"]["published"]
-    assert (published["sequence"], published["anchor"]) == (follower.sequence, report["result"]["key"])
+    assert (published["sequence"], published["anchor"]) == (follower.sequence, report["result"])
     assert len(seen) > 2, "models were followed while the job trained"
     command = (sys.executable, "-m", "cprjob_serving", "follow", "file:///nowhere/at/all", str(tmp_path / "followed"))
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (refused.returncode, "another process follows into" in refused.stderr) == (1, True)
-    follower.stop()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from http.client import HTTPConnection
+from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -326,3 +329,34 @@ def sweep(store: MemoryStore, keep: list[AnchorRef], now_s: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pruning, "time", lambda: now_s)
         Pruner(store, "uid", grace_s=0.0).prune(tuple(keep))
+
+
+def test_example_serves_the_newest_model_over_http(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples"))
+    example = import_module("serve_http")
+    monkeypatch.setattr(example, "cached", lambda _: lambda inputs: inputs["a"][:, 0])  # without its DLRM of one dim
+
+    def ask(port: int, columns: dict[str, list[object]]) -> tuple[int, dict[str, Any]]:
+        connection = HTTPConnection("127.0.0.1", port)
+        connection.request("POST", "/", json.dumps(columns))
+        answer = connection.getresponse()
+        found = answer.status, json.load(answer)
+        connection.close()
+        return found
+
+    with example.server(case.follower, 0) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        assert ask(http.server_port, {}) == (503, {"error": "memory: has no published model yet"})
+        for step in (2, 4):
+            case.job.train_and_save()
+            case.publish()
+            case.follower.update()
+            transform = case.follower.model.transform
+            columns: dict[str, list[object]] = {each.column: [1.0] for each in transform.numeric}
+            columns |= {each.column: ["7"] for each in transform.features}
+            code, found = ask(http.server_port, columns)
+            assert (code, found["step"], len(found["logits"])) == (200, step, 1), found
+        assert ask(http.server_port, {})[0] == 400
+        http.shutdown()
+        thread.join()
