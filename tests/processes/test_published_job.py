@@ -30,7 +30,7 @@ def test_follower_has_models_of_anchors_while_processes_are_killed(
     job = tmp_path / "job.yaml"
     spec = small_job(
         model=model,
-        data={"format": "Synthetic", "samples": 40_000, "batchSize": 64},
+        data={"format": "Synthetic", "samples": 120_000, "batchSize": 64},
         publish={"to": "s3://models/clicks", "everySeconds": 1},
         recovery={"replay": {"mode": "Required"}},
         trainers={"workers": 1},

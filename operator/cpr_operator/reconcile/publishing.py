@@ -14,8 +14,9 @@ from cpr_operator.desired.store_pod import publisher_pod
 from cpr_operator.reconcile.effects import LIVE_PHASES, pod_plan
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput
 
-#: Seconds from the creation of a publisher to that of its replacement: one that always fails costs a pod each time.
-PAUSE_S = 10.0
+#: Times of `Timing.changing_s` from the creation of a publisher to that of its replacement: one that always fails costs
+#: a pod each time.
+PAUSES = 10
 _BEGINS = frozenset({"Running", "Finishing"})
 _STAYS = _BEGINS | {"Starting", "Recovering", "RollingBack"}
 
@@ -30,7 +31,7 @@ def with_publisher(observed: ReconcileInput, outcome: Outcome) -> Outcome:
     creates, wake_s = outcome.creates, outcome.wake_after_s
     if needed and not working and status.phase in _BEGINS and is_supported(version_of(status)):
         newest = max(observed.publishers, key=lambda pod: pod.incarnation, default=None)
-        left_s = 0.0 if newest is None else newest.created + PAUSE_S - observed.now
+        left_s = 0.0 if newest is None else newest.created + PAUSES * observed.timing.changing_s - observed.now
         if left_s <= 0:
             number = 1 if newest is None else newest.incarnation + 1
             creates += (publisher_pod(pod_plan(observed.job.id, observed.job.spec, status), number),)

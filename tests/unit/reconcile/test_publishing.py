@@ -12,7 +12,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.reports import Published, PublisherReport
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.reconcile.pipeline import reconcile
-from cpr_operator.reconcile.publishing import PAUSE_S
+from cpr_operator.reconcile.publishing import PAUSES
 from cpr_operator.reconcile.types import Outcome, ReconcileInput
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
@@ -49,13 +49,13 @@ def test_publisher_has_the_environment_of_its_program(training: ReconcileInput) 
 
 
 def test_ended_publisher_is_replaced_after_a_pause(training: ReconcileInput) -> None:
-    now = training.now
-    ended = publisher(3, "Failed", created=now - PAUSE_S + 4)
+    now, pause_s = training.now, PAUSES * training.timing.changing_s
+    ended = publisher(3, "Failed", created=now - pause_s + 0.4)
     early = reconcile(replace(training, publishers=(ended,)))
     assert publishers_in(early) == []
     assert early.wake_after_s is not None
-    assert early.wake_after_s <= 4
-    late = reconcile(replace(training, publishers=(replace(ended, created=now - PAUSE_S),)))
+    assert early.wake_after_s < 0.5
+    late = reconcile(replace(training, publishers=(replace(ended, created=now - pause_s),)))
     assert publishers_in(late) == ["4"]
     assert late.status.failures == ()
     assert late.status.restarts == 0
