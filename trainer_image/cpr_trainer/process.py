@@ -42,7 +42,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
     roles.add_parser(ROLE_TRAINER, help="train; all settings are in the environment")
     roles.add_parser(ROLE_SHARD, help="hold a part of the tables; all settings are in the environment")
-    roles.add_parser(ROLE_PUBLISHER, help="publish models while the job trains; all settings are in the environment")
+    publishing = roles.add_parser(ROLE_PUBLISHER, help="publish models while the job trains")
+    publishing.add_argument("--once", action="store_true", help="publish the newest model, and end")
     roles.add_parser(
         "calibrate", help="measure the cost of losses: reads an Experiment from stdin, writes reports to stdout"
     )
@@ -109,7 +110,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             with loading_torch(environ):
                 from cpr_trainer.publish.main import run as publish
 
-            publish(environ)
+            publish(environ, once=options.once)
         case "cleanup":
             with _loading():
                 from cpr_trainer.inventory import clean_up

@@ -37,6 +37,7 @@ from cpr_operator.controller.controller import Controller
 from cpr_operator.queue import ReconcileQueue
 from cpr_operator.reconcile import Timing
 from cpr_operator.reconcile.observe import takes_part
+from cpr_operator.reconcile.publishing import is_unpublished
 
 #: The folder of runs without --workdir.
 RUNS = Path("cprjob-runs")
@@ -245,7 +246,8 @@ class RunMonitor:
                 self._progress.show(ProgressState(job.name, time.monotonic() - self._start, status, leader))
                 suspended = status.phase == "Suspended" and bool(job.spec.get("suspend"))
                 ended = status.phase in TERMINAL_PHASES or suspended
-                if ended and not publishes(await self._cluster.list_pods(job)):
+                unpublished = job.spec.get("publish") is not None and is_unpublished(status, time.time())
+                if ended and not unpublished and not publishes(await self._cluster.list_pods(job)):
                     return status
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._abandoned.wait(), POLL_S)

@@ -94,15 +94,18 @@ def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
     return pod
 
 
-def publisher_pod(plan: PodPlan, number: int) -> Manifest:
-    """The pod of a publisher. It has the size of a shard, which it may have to load, and memory for its digests."""
+def publisher_pod(plan: PodPlan, number: int, *, once: bool = False) -> Manifest:
+    """The pod of a publisher. It has the size of a shard, which it may have to load, and memory for its digests.
+
+    once: it publishes the last model, and ends.
+    """
     shard = main_container(plan.spec.shards.template)
     resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
     more = -(-publisher_bytes(plan.spec.model) >> _MIB_BITS) << _MIB_BITS
     own = metadata(plan.job, publisher_name(plan.job, number))
     own |= {"labels": pod_labels(plan.job, env.ROLE_PUBLISHER, 0, number)}
     container = {
-        "args": [env.ROLE_PUBLISHER],
+        "args": [env.ROLE_PUBLISHER, *(["--once"] if once else [])],
         "resources": with_more(resources, "memory", more),
         "ports": [{"name": "http", "containerPort": env.DEFAULT_PORT_BASE + env.HTTP_PORT, "protocol": "TCP"}],
     }

@@ -8,6 +8,7 @@ from dataclasses import replace
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import Published, PublisherReport
 from cpr_operator.api.status import PublishedModel, Status
+from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.rosters import is_supported, version_of
 from cpr_operator.desired.store_pod import publisher_pod
@@ -17,6 +18,8 @@ from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput
 #: Times of `Timing.changing_s` from the creation of a publisher to that of its replacement: one that always fails costs
 #: a pod each time.
 PAUSES = 10
+#: Seconds after the end of a job in which its last model is published.
+LAST_S = 120.0
 _BEGINS = frozenset({"Running", "Finishing"})
 _STAYS = _BEGINS | {"Starting", "Recovering", "RollingBack"}
 
@@ -26,21 +29,31 @@ def with_publisher(observed: ReconcileInput, outcome: Outcome) -> Outcome:
     if observed.job.spec.publish is None and not observed.publishers:
         return outcome
     status = outcome.status.evolve(published=_published(observed, outcome.status))
-    needed = not observed.job.deleting and observed.job.spec.publish is not None and status.phase in _STAYS
+    is_last = is_unpublished(status, observed.now)
+    needed = not observed.job.deleting and observed.job.spec.publish is not None and (status.phase in _STAYS or is_last)
     working = [pod for pod in observed.publishers if _works(pod)]
     creates, wake_s = outcome.creates, outcome.wake_after_s
-    if needed and not working and status.phase in _BEGINS and is_supported(version_of(status)):
+    begins = not any(pod.phase in LIVE_PHASES for pod in observed.publishers) if is_last else status.phase in _BEGINS
+    if needed and not working and begins and is_supported(version_of(status)):
         newest = max(observed.publishers, key=lambda pod: pod.incarnation, default=None)
         left_s = 0.0 if newest is None else newest.created + PAUSES * observed.timing.changing_s - observed.now
         if left_s <= 0:
             number = 1 if newest is None else newest.incarnation + 1
-            creates += (publisher_pod(pod_plan(observed.job.id, observed.job.spec, status), number),)
+            creates += (publisher_pod(pod_plan(observed.job.id, observed.job.spec, status), number, once=is_last),)
         elif wake_s is not None:
             wake_s = min(wake_s, left_s)
-    if not needed and any(pod.phase in LIVE_PHASES for pod in observed.publishers):
+    if is_last or (not needed and any(pod.phase in LIVE_PHASES for pod in observed.publishers)):
         wake_s = min(wake_s or observed.timing.running_s, observed.timing.changing_s)
     deletes = (*outcome.deletes, *_deletes(observed, status, needed=needed))
     return replace(outcome, status=status, creates=creates, deletes=deletes, wake_after_s=wake_s)
+
+
+def is_unpublished(status: Status, now: float) -> bool:
+    """Return whether the last model of a job that succeeded is still to be published."""
+    ended, published = status.completion_time, status.published
+    if status.phase != "Succeeded" or ended is None or elapsed_s(ended, now) >= LAST_S:
+        return False
+    return published is None or published.samples < status.progress.samples
 
 
 def _works(pod: PodView) -> bool:
@@ -53,7 +66,8 @@ def _deletes(observed: ReconcileInput, status: Status, *, needed: bool) -> Itera
     for pod in observed.publishers:
         if pod.deleting_until is not None:
             continue
-        if _works(pod) and not (needed and pod.incarnation == newest):
+        is_early = status.completion_time is not None and pod.created < status.completion_time
+        if _works(pod) and (is_early or not (needed and pod.incarnation == newest)):
             yield PodDelete(pod.name, pod.uid, f"the job is {status.phase}: the newest model is published last")
         elif not _works(pod) and pod.incarnation < newest:
             yield PodDelete(pod.name, pod.uid, "the log of a later publisher is kept")

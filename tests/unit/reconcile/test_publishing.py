@@ -10,9 +10,10 @@ import pytest
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.reports import Published, PublisherReport
+from cpr_operator.api.status import PublishedModel
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.reconcile.pipeline import reconcile
-from cpr_operator.reconcile.publishing import PAUSES
+from cpr_operator.reconcile.publishing import LAST_S, PAUSES
 from cpr_operator.reconcile.types import Outcome, ReconcileInput
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
@@ -86,6 +87,22 @@ def test_publisher_is_asked_to_end_with_the_job(training: ReconcileInput) -> Non
     assert [each.name for each in outcome.deletes if each.uid == "uid-1"] == ["job-publisher-1"]
     leaving = replace(over, publishers=(publisher(deleting_until=works.now + 300),))
     assert reconcile(leaving).wake_after_s == training.timing.changing_s
+
+
+def test_last_model_is_published_by_another_publisher_if_none_lives(training: ReconcileInput) -> None:
+    over = with_status(training, phase="Succeeded", completion_time=training.now)
+    lost = replace(over, publishers=(publisher(2, "Failed"),))
+    (pod,) = reconcile(lost).creates
+    assert (pod["metadata"]["labels"][env.LABEL_INCARNATION], pod["spec"]["containers"][0]["args"]) == (
+        "3",
+        ["publisher", "--once"],
+    )
+    last = publisher(3, created=training.now + 1)
+    assert not [each for each in reconcile(replace(over, publishers=(last,))).deletes if each.uid == "uid-3"]
+    samples = over.before.progress.samples
+    model = PublishedModel(sequence=9, anchor="a", step=1, samples=samples, time=1.0)
+    assert reconcile(with_status(lost, published=model)).creates == ()
+    assert reconcile(replace(lost, now=training.now + LAST_S)).creates == ()
 
 
 def test_status_has_the_newest_model_of_any_publisher(training: ReconcileInput) -> None:

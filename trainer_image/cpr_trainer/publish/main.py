@@ -42,9 +42,11 @@ _SHORTEST_S, _LONGEST_S = 0.2, 5.0
 _LAST_ATTEMPTS = 5
 
 
-def run(environ: Mapping[str, str]) -> None:
-    """Publish until SIGTERM. Raises TrainerError for a job that cannot be published."""
+def run(environ: Mapping[str, str], *, once: bool = False) -> None:
+    """Publish until SIGTERM, or `once`. Raises TrainerError for a job that cannot be published."""
     stop, job, access = stop_on_sigterm(), read_job(environ), store_access(environ)
+    if once:
+        stop.set()
     spec = job.publish
     if spec is None:
         raise BadSpecError("The job publishes no models.", "State spec.publish.")
