@@ -108,9 +108,9 @@ def test_delta_after_a_rollback_has_the_rows_of_both_branches(case: Case) -> Non
 
 def test_keys_that_expired_in_undone_steps_are_published_again(case: Case) -> None:
     """No save of either branch has them: the step alone decides."""
-    fork = case.job.train_and_save(4)
+    case.job.train_and_save(4)
     case.publish()
-    case.job.train_and_save(1)
+    fork = case.job.train_and_save(1)
     case.publish()
     case.job.step += 6
     case.job.anchor()

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from minio.credentials import Credentials
+from minio.credentials.credentials import Credentials
 from minio.signer import sign_v4_s3
 from minio.time import to_amz_date
 
