@@ -97,7 +97,7 @@ def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
 def publisher_pod(plan: PodPlan, number: int, *, once: bool = False) -> Manifest:
     """The pod of a publisher. It has the size of a shard, which it may have to load, and memory for its digests.
 
-    once: it publishes the last model, and ends.
+    once: it publishes the last model, then ends.
     """
     shard = main_container(plan.spec.shards.template)
     resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}

@@ -143,7 +143,7 @@ def test_delta_to_another_number_of_shards(case: Case) -> None:
     case.check()
 
 
-def test_next_process_goes_on_from_the_chain(case: Case) -> None:
+def test_next_process_continues_the_chain(case: Case) -> None:
     """It has neither digests nor the anchor that the newest entry is of."""
     case.job.train_and_save(4)
     for _ in range(2):
@@ -304,7 +304,7 @@ def test_follower_refuses_what_was_not_published(case: Case) -> None:
     case.check()
 
 
-def test_follower_goes_on_from_its_folder(case: Case) -> None:
+def test_follower_continues_with_its_folder(case: Case) -> None:
     case.job.train_and_save()
     case.publish()
     case.check()
