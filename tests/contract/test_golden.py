@@ -32,6 +32,7 @@ DOCUMENTS: dict[str, Any] = {
     "job_spec": spec.JobSpec,
     "origin": manifests.RestoreRecord,
     "problem": reports.Problem,
+    "publisher_report": reports.PublisherReport,
     "recorded": reports.Recorded,
     "result": reports.Result,
     "roster_note": reports.RosterNote,
