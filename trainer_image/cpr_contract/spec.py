@@ -305,6 +305,10 @@ def description_version(version: int, job: JobSpec) -> int:
     return max(version, NEW_FIELDS_VERSION) if any(raised) else version
 
 
+#: The total of a job whose data has no end yet, above the samples of any step: every step is a whole batch.
+OPEN_TOTAL = 2**62
+
+
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:
     """Return the samples trained once `step` steps are complete (step 0: none); the last batch may be smaller."""
     return min(step * batch_size, total_samples)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cpr_trainer.data.dataset import Batch, Dataset
-from cpr_trainer.data.order import BatchOrder, Windows
+from cpr_trainer.data.order import Order, WindowPlace
 
 
 class Loader(Iterator[tuple[int, Batch]]):
@@ -20,13 +20,13 @@ class Loader(Iterator[tuple[int, Batch]]):
     end.
     """
 
-    def __init__(self, dataset: Dataset, order: BatchOrder, *, rank: int, trainers: int, first_step: int) -> None:
+    def __init__(self, dataset: Dataset, order: Order, *, rank: int, trainers: int, first_step: int) -> None:
         self._dataset = dataset
         self._order = order
         self._rank = rank
         self._trainers = trainers
         self._next_step = first_step
-        self._window = -1
+        self._window: WindowPlace | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
         self._prefetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader-prefetch")
         self._next_batch = self._prepare()
@@ -56,17 +56,14 @@ class Loader(Iterator[tuple[int, Batch]]):
     def _prepare(self) -> Future[Batch] | None:
         if self._next_step > self._order.steps:
             return None
-        if (windows := self._order.windows) is not None:
-            window = windows.window_of(self._slice(self._next_step).start)
-            if window != self._window:
-                self._window = window
-                self._prefetcher.submit(self._prefetch, windows, window)
+        window = self._order.window_at(self._slice(self._next_step).start)
+        if window is not None and window != self._window:
+            self._window = window
+            self._prefetcher.submit(self._prefetch, window)
         return self._thread.submit(self.batch, self._next_step)
 
-    def _prefetch(self, windows: Windows, window: int) -> None:
-        upcoming = [each for each in (window, window + 1) if windows.first_sample(each) < self._order.total_samples]
-        blocks = [windows.blocks_of(each, self._rank, self._trainers) for each in upcoming]
-        self._dataset.prefetch(np.concatenate([np.empty(0, np.int64), *blocks]))
+    def _prefetch(self, window: WindowPlace) -> None:
+        self._dataset.prefetch(window.blocks_ahead(self._rank, self._trainers))
 
     def _slice(self, step: int) -> range:
         return self._order.slice_of(step, self._rank, self._trainers)

@@ -8,9 +8,10 @@ slice of each batch: the batch itself does not depend on W.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isqrt
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,34 @@ _LANE_SHIFT = np.uint64(56)
 _DOMAIN = 0x57494E44  # Separates the random numbers of windows from those of units, which have the same seed.
 #: One for each round. With six, the orders of five rows are not yet equally likely; from a dozen rows on four do.
 _ROUND_KEYS = np.arange(8, dtype=np.uint64) * GOLDEN
+
+
+class Order(Protocol):
+    """The order of a job's samples: a pure function of what is known of its data. See `BatchOrder` for each method."""
+
+    @property
+    def batch_size(self) -> int:
+        """Sample numbers of a whole batch."""
+
+    @property
+    def total_samples(self) -> int:
+        """Sample numbers of the job, `OPEN_TOTAL` if its end is unknown."""
+
+    @property
+    def steps(self) -> int:
+        """The last known step."""
+
+    def slice_of(self, step: int, rank: int = 0, trainers: int = 1) -> range:
+        """Return the sample numbers that a trainer trains in a step."""
+
+    def indices_of(self, samples: range) -> Ints:
+        """Return the dataset rows of a contiguous range of sample numbers."""
+
+    def real_samples(self, step: int) -> int:
+        """Return the number of samples of the whole batch of a step, by which its loss is divided."""
+
+    def window_at(self, sample: int) -> WindowPlace | None:
+        """Return the window that is read ahead with a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +82,8 @@ class BatchOrder:
         total = data.samples if data.epochs is None else data.epochs * rows
         if total is None:
             raise ValueError("data states neither samples nor epochs")
-        windows, size, shuffled = None, window_rows(data), data.shuffle_rows > 0
-        if layout.blocks > 1 and rows > size:
-            windows = Windows(layout.first(rows), size, data.batch_size, data.seed, shuffled=shuffled)
-        return cls(rows, total, data.batch_size, data.seed, windows, shuffled)
+        windows = windows_of(data, layout, rows)
+        return cls(rows, total, data.batch_size, data.seed, windows, data.shuffle_rows > 0)
 
     @property
     def steps(self) -> int:
@@ -72,9 +99,8 @@ class BatchOrder:
             raise ValueError(f"step {step} is outside 1..{self.steps}")
         if not 0 <= rank < trainers:
             raise ValueError(f"rank {rank} is outside 0..{trainers - 1}")
-        start = samples_at(step - 1, self.batch_size, self.total_samples)
-        size = samples_at(step, self.batch_size, self.total_samples) - start
-        return range(start + rank * size // trainers, start + (rank + 1) * size // trainers)
+        start, stop = (samples_at(each, self.batch_size, self.total_samples) for each in (step - 1, step))
+        return part_of(range(start, stop), rank, trainers)
 
     def indices_of(self, samples: range) -> Ints:
         """Return the dataset rows of a contiguous range of global sample numbers, int64 [len(samples)]."""
@@ -88,9 +114,52 @@ class BatchOrder:
             epochs = epochs[:1]
         return permute(positions, epochs, self.rows, self.seed)
 
+    def real_samples(self, step: int) -> int:
+        """Return the number of samples of the whole batch of `step`."""
+        return len(self.slice_of(step))
+
+    def window_at(self, sample: int) -> WindowPlace | None:
+        """Return the window of a global sample number, None if the rows are not read by windows."""
+        if self.windows is None:
+            return None
+        return WindowPlace(self.windows, self.windows.window_of(sample), self.total_samples)
+
     def batch_indices(self, step: int) -> Ints:
         """Return the dataset rows of the whole batch of `step`, int64 [n]."""
         return self.indices_of(self.slice_of(step))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlace:
+    """A window of `windows`, which end at their sample number `stop`. Two places are equal if their windows are.
+
+    Its blocks are those of the dataset from `first_block` on.
+    """
+
+    windows: Windows = field(compare=False)
+    window: int
+    stop: int = field(compare=False)
+    first_block: int = 0
+
+    def blocks_to_prefetch(self, rank: int, trainers: int) -> Ints:
+        """Return the dataset's blocks that a trainer reads in this window and the next, in this order."""
+        upcoming = [each for each in (self.window, self.window + 1) if self.windows.first_sample(each) < self.stop]
+        blocks = [self.windows.blocks_of(each, rank, trainers) for each in upcoming]
+        return np.concatenate([np.empty(0, np.int64), *blocks]) + self.first_block
+
+
+def windows_of(data: DataSpec, layout: Layout, rows: int, shift: int = 0) -> Windows | None:
+    """Return the windows over the first rows of a layout, None if they fit into one. For `shift` see `Windows`."""
+    size = window_rows(data)
+    if layout.blocks == 1 or rows <= size:
+        return None
+    return Windows(layout.first(rows), size, data.batch_size, data.seed, shift, shuffled=data.shuffle_rows > 0)
+
+
+def part_of(batch: range, rank: int, trainers: int) -> range:
+    """Return the sample numbers of a batch that one of `trainers` trains: an even, contiguous part; may be empty."""
+    size = len(batch)
+    return range(batch.start + rank * size // trainers, batch.start + (rank + 1) * size // trainers)
 
 
 def held_out(data: DataSpec, rows: int) -> range:
@@ -109,15 +178,19 @@ class Windows:
     window's stream, and feeds the same 1/256 of every batch. A trainer, with its contiguous slice of a batch, reads
     the blocks of its own lanes only, with any number of trainers; a batch mixes rows of the whole window.
 
-    Unless it is `shuffled`, the stream has the order of the rows, and windows are only read ahead.
+    Unless it is `shuffled`, the stream has the order of the rows, and windows are only read ahead. `shift` is the
+    sample number of the job at which these windows have their number 0; batches are the job's.
     """
 
-    def __init__(self, layout: Layout, shuffle_rows: int, batch_size: int, seed: int, *, shuffled: bool = True) -> None:
+    def __init__(  # noqa: PLR0913 -- the layout, and the order
+        self, layout: Layout, shuffle_rows: int, batch_size: int, seed: int, shift: int = 0, *, shuffled: bool = True
+    ) -> None:
         self._layout = layout
         self._is_shuffled = shuffled
         self.per_epoch = -(-layout.rows // shuffle_rows)
         self._batch_size = batch_size
         self._seed = seed
+        self._shift = shift
         # The current window, the next, and their epochs: callers read them one after the other.
         self._stream = lru_cache(2)(self._stream_of)
         self._shuffled = lru_cache(3)(self._shuffle)
@@ -147,7 +220,7 @@ class Windows:
     def blocks_of(self, window: int, rank: int, trainers: int) -> Ints:
         """Return the blocks that trainer `rank` of `trainers` reads in a window, in the order of the stream."""
         rows = self._shuffled(window)
-        offsets = (self.first_sample(window) + np.arange(len(rows))) % self._batch_size
+        offsets = (self._shift + self.first_sample(window) + np.arange(len(rows))) % self._batch_size
         start, stop = (bound * self._batch_size // trainers for bound in (rank, rank + 1))
         needed = self._layout.blocks_of(rows[(offsets >= start) & (offsets < stop)])
         order, _ = self._stream(window // self.per_epoch)
