@@ -27,6 +27,7 @@ UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"
 DOCUMENTS: dict[str, Any] = {
     "anchor_ref": roster.AnchorRef,
     "data_manifest": manifests.DataManifest,
+    "data_pin": manifests.DataPin,
     "deleted": reports.Deleted,
     "dense_manifest": manifests.DenseManifest,
     "job_spec": spec.JobSpec,
@@ -64,6 +65,7 @@ def names() -> dict[str, Any]:
             manifests.RESTORE_RECORD,
             manifests.data_key(UID),
             manifests.data_key(UID, evaluates=True),
+            manifests.pin_key(UID, 12),
             manifests.workers_key(UID),
             manifests.vocabulary_key(UID),
             manifests.vocabulary_key(UID, "5e" * 32),

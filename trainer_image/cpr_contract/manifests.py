@@ -232,6 +232,44 @@ class DataManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class PinnedSegment:
+    """A segment of data that arrives: sample numbers from `first_sample` on, of the rows of `files`, then `voids`.
+
+    Segments are numbered from 0 as their pins are from 1. `rows` counts the rows that are trained.
+    """
+
+    number: int
+    first_sample: int
+    rows: int
+    voids: int
+    files: DataManifest
+
+    @property
+    def stop(self) -> int:
+        """The sample number after its last one."""
+        return self.first_sample + self.rows + self.voids
+
+
+@dataclass(frozen=True, slots=True)
+class DataPin:
+    """One of the objects that pin the data of a job that follows it. They are numbered from 1, and never overwritten.
+
+    `previous` is the SHA-256 (hex) of the pin before, empty in the first. The last one of `segments` is its own; a pin
+    that restates has all that are still needed before it, and in `names` the other pinned files that a listing returned
+    then. `late` are those of its own files whose names came before earlier ones. No pin follows one with `end`.
+    """
+
+    contract: int
+    job_uid: str
+    number: int
+    previous: str
+    segments: tuple[PinnedSegment, ...]
+    names: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersManifest:
     """The number of workers of each trainer, measured by the job's first leader or stated, with the reason.
 
@@ -273,6 +311,11 @@ def vocabulary_key(job_uid: str, digest: str | None = None) -> str:
 def data_key(job_uid: str, *, evaluates: bool = False) -> str:
     """The key of a job's `DataManifest`."""
     return f"{job_uid}/{EVALUATION_DATA if evaluates else DATA}"
+
+
+def pin_key(job_uid: str, number: int) -> str:
+    """The key of a job's `DataPin`."""
+    return f"{job_uid}/pins/{number:010d}.json"
 
 
 def workers_key(job_uid: str) -> str:

@@ -87,6 +87,19 @@ class CsvSpec:
     boolean: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FollowSpec:
+    """Files that come after the start are trained, too. The leader looks for them every `every_s` seconds.
+
+    The data ends after `until_s`, in seconds since the epoch; if the job is to finish when it is `idle`, also once all
+    that was found is trained.
+    """
+
+    every_s: float
+    until_s: float | None = None
+    idle: Literal["Wait", "Finish"] = "Wait"
+
+
 DataFormat = Literal["Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Synthetic", "Custom"]
 
 
@@ -98,7 +111,8 @@ class DataSpec:
     from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of tables and Custom;
     with `header` text files begin with their names, and `csv` is the syntax of CSV and TSV. Rows are shuffled in
     windows of `shuffle_rows`; with 0 they have the order of the data. The last portion `hold_out` of them is never
-    trained. Objects are read at `store`, by default the endpoint of the job's store.
+    trained. Objects are read at `store`, by default the endpoint of the job's store. A job that is to `follow` its
+    data has no number of samples, and one epoch.
     """
 
     format: DataFormat
@@ -115,6 +129,7 @@ class DataSpec:
     entrypoint: str | None = None
     store: EndpointSpec | None = None
     csv: CsvSpec | None = None
+    follow: FollowSpec | None = None
 
 
 #: The treatment of a table with another number of rows than its source: an error, row r from row r mod the source's
@@ -301,6 +316,7 @@ def description_version(version: int, job: JobSpec) -> int:
         job.data.csv is not None,
         job.data.columns is not None and bool(job.data.columns.label_values),
         stop is not None and stop.target is not None,
+        job.data.follow is not None,
     )
     return max(version, NEW_FIELDS_VERSION) if any(raised) else version
 

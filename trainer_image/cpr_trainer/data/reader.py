@@ -29,10 +29,15 @@ _INDEX_THREADS = 8
 _CORRECT = "Correct evaluation.groupBy: it names a column that has one text or integer a sample."
 
 
+def index_each(uris: Sequence[str], form: Format) -> list[Index]:
+    """Index files, several at once. Raises DataError."""
+    with ThreadPoolExecutor(max_workers=_INDEX_THREADS, thread_name_prefix="data-index") as pool:
+        return list(pool.map(form.index, uris))
+
+
 def index_files(uris: Sequence[str], form: Format) -> list[Index]:
     """Index files, several at once. Raises DataError, also if there is no row in them."""
-    with ThreadPoolExecutor(max_workers=_INDEX_THREADS, thread_name_prefix="data-index") as pool:
-        indices = list(pool.map(form.index, uris))
+    indices = index_each(uris, form)
     if not any(index.blocks for index in indices):
         raise DataError(f"{', '.join(uris[:2])} has no row: it is empty.", "Check data.uri and the files there.")
     if isinstance(form, JsonLinesFormat):
@@ -66,11 +71,11 @@ class TableDataset:
         predicted = len(columns.predicted)
         self._predicted = () if predicted == 1 else (predicted,)
         self._form = form
-        self._blocks = tuple(block for index in indices for block in index.blocks)
-        self._layout = layout_of(indices)
         self._bad = BadRows(data.max_bad_lines)
-        max_rows = 2 * window_rows(data) + 4 * max(block.rows for block in self._blocks)
-        self._prefetcher = BlockPrefetcher(self._blocks, form.fetch, self._decode, max_rows)
+        self._window_rows = window_rows(data)
+        self._prefetcher = BlockPrefetcher((), form.fetch, self._decode, 0)
+        self._indices: tuple[Index, ...] = ()
+        self.extend(indices)
 
     @property
     def layout(self) -> Layout:
@@ -111,6 +116,14 @@ class TableDataset:
     def prefetch(self, blocks: Ints) -> None:
         self._prefetcher.prefetch(blocks.tolist())
 
+    def extend(self, indices: Sequence[Index]) -> None:
+        """Add the rows of further files after all others. No other call may run meanwhile."""
+        self._indices += tuple(indices)
+        self._blocks = tuple(block for index in self._indices for block in index.blocks)
+        self._layout = layout_of(self._indices)
+        max_rows = 2 * self._window_rows + 4 * max(block.rows for block in self._blocks)
+        self._prefetcher.extend(self._blocks, max_rows)
+
     def _decode(self, number: int, fetched: Any) -> Rows:
         block = self._blocks[number]
         parsed = self._form.parse(block, fetched)
@@ -144,6 +157,11 @@ class BlockPrefetcher:
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data-read")
         self._decoders = ThreadPoolExecutor(max_workers=decoders, thread_name_prefix="data-decode")
         self._fetched = BoundedSemaphore(decoders + 1)  # Bytes that wait for a decoder take memory, too.
+
+    def extend(self, blocks: Sequence[Block], max_rows: int) -> None:
+        """Replace the blocks by more, of which the first are the same."""
+        with self._lock:
+            self._blocks, self._max_rows = blocks, max_rows
 
     def prefetch(self, numbers: Sequence[int]) -> None:
         """Read these blocks, in this order; cancel earlier requests that have not begun."""

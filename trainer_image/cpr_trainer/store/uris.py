@@ -61,11 +61,11 @@ class Uris:
         self._endpoint = spec.endpoint
         self._connect = partial(connect, spec, credentials_dir, ca_file, field)
 
-    def find(self, uri: str) -> tuple[str, ...]:
+    def find(self, uri: str, *, may_be_empty: bool = False) -> tuple[str, ...]:
         """Return the URIs of the files that `uri` names, sorted; a URI of a single file is returned unchecked.
 
-        Raises DataError if there is no file, or if they belong to a table of Delta Lake, Hudi or Iceberg, and
-        StoreError if the store fails.
+        Raises DataError if there is no file, unless it `may_be_empty`, or if they belong to a table of Delta Lake, Hudi
+        or Iceberg, and StoreError if the store fails.
         """
         if uri.startswith(_REMOTE):
             place, key = _split(uri)
@@ -85,7 +85,7 @@ class Uris:
             linked = dict(_files_below(root))
             found = _each_once(_select(path, linked), linked)
             _check_no_table(uri, found, linked, root, _first_path)
-        if not found:
+        if not found and not may_be_empty:
             raise DataError(f"{uri} names no file.", "Check data.uri and what lies there.")
         return tuple(sorted(found))
 

@@ -22,6 +22,7 @@ from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.manifests import (
     MANIFEST,
     DataManifest,
+    DataPin,
     DenseManifest,
     ManifestRef,
     Part,
@@ -77,7 +78,7 @@ class LayoutError(SnapshotError):
 
 
 Document = TypeVar(
-    "Document", ShardManifest, DenseManifest, RestoreRecord, DataManifest, VocabularyManifest, WorkersManifest
+    "Document", ShardManifest, DenseManifest, RestoreRecord, DataManifest, DataPin, VocabularyManifest, WorkersManifest
 )
 Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
 
@@ -85,7 +86,13 @@ Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
 def write_once(
     store: Store,
     key: str,
-    document: ShardManifest | DenseManifest | RestoreRecord | DataManifest | VocabularyManifest | WorkersManifest,
+    document: ShardManifest
+    | DenseManifest
+    | RestoreRecord
+    | DataManifest
+    | DataPin
+    | VocabularyManifest
+    | WorkersManifest,
 ) -> ManifestRef:
     """Commit a document, which is never overwritten.
 

@@ -1,0 +1,333 @@
+"""Data that arrives is pinned once, and every trainer that reads its pins trains the same rows in the same steps."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.manifests import DataPin, pin_key
+from cpr_contract.spec import DataSpec, FollowSpec
+from cpr_trainer.checkpoint.format import data_pins as pins
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.data.arrivals import compare_looks, due_voids
+from cpr_trainer.data.files import Block, Index, SourceFile
+from cpr_trainer.errors import DataError
+from cpr_trainer.store import Uris, Version
+from cpr_trainer.trainer.followed_data import DataLooks, FollowedData
+from support.memory_store import MemoryStore
+
+BATCH = 8
+DATA = DataSpec("CSV", "/clicks/", 1, None, BATCH, 3, 0, shuffle_rows=30, follow=FollowSpec(1.0))
+
+#: A row: its file, and its place there.
+Row = tuple[str, int]
+
+
+class Folder:
+    """Files by name, with the rows of each, and a number that counts its writes."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[int, int]] = {}
+        self.broken: set[str] = set()
+
+    def write(self, name: str, rows: int) -> None:
+        self.files[name] = rows, self.files.get(name, (0, 0))[1] + 1
+
+    def find(self, uri: str, *, may_be_empty: bool) -> tuple[str, ...]:
+        assert uri == DATA.uri
+        assert may_be_empty
+        return tuple(sorted(self.files))
+
+    def version(self, uri: str) -> Version:
+        if uri not in self.files:
+            raise DataError(f"{uri} is not there", "")
+        rows, writes = self.files[uri]
+        return Version(rows, str(writes))
+
+    def index(self, uris: Sequence[str]) -> list[Index]:
+        if broken := self.broken.intersection(uris):
+            raise DataError(f"{broken.pop()} cannot be read to its end", "")
+        return [self._index(uri) for uri in uris]
+
+    def _index(self, uri: str) -> Index:
+        file, sizes = SourceFile(uri, self.version(uri)), [7] * (self.files[uri][0] // 7) + [self.files[uri][0] % 7]
+        blocks = (Block(file, 7 * number, size, number, 0) for number, size in enumerate(sizes) if size)
+        return Index(file, tuple(blocks), sequential=False)
+
+
+class Reader:
+    """A trainer: the pins that it has read, and the rows that it trains."""
+
+    def __init__(self, store: MemoryStore, data: DataSpec = DATA) -> None:
+        self.followed = FollowedData(data, "uid", store)
+        self.rows: list[Row] = []
+
+    def read(self, up_to: int | None = None) -> None:
+        for index in self.followed.read(up_to):
+            self.rows += [(index.file.uri, row) for row in range(sum(block.rows for block in index.blocks))]
+
+    def step(self, step: int) -> list[Row]:
+        order = self.followed.order
+        return [self.rows[row] for row in order.indices_of(order.slice_of(step)).tolist()]
+
+
+def looks_of(store: MemoryStore, folder: Folder, data: DataSpec = DATA, oldest_samples: int = 0) -> DataLooks:
+    return DataLooks(data, "uid", store, cast(Uris, folder), folder.index, lambda: oldest_samples)
+
+
+def look(looks: DataLooks, times: int = 2, *, waits: bool = True) -> list[DataPin]:
+    found = (looks.look(waits=waits, now_s=0.0) for _ in range(times))
+    return [pin for pin in found if pin is not None]
+
+
+# --- Decisions
+
+
+def test_file_is_settled_after_two_equal_looks() -> None:
+    before = {"a": Version(1, "x"), "b": Version(1, "x"), "c": Version(1, "x")}
+    now = {"a": Version(1, "x"), "b": Version(2, "x"), "c": Version(1, "y"), "d": Version(1, "x")}
+    found = compare_looks(before, now, "")
+    assert (found.settled, found.late, found.more) == (("a",), (), True)
+    assert compare_looks(now, now, "b").late == ("a",)
+    assert not compare_looks(now, now, "").more
+
+
+@pytest.mark.parametrize(
+    ("known", "rows", "how", "voids"),
+    [
+        pytest.param(16, 7, {}, None, id="fewer rows than a batch wait"),
+        pytest.param(16, 9, {}, 0, id="a whole batch is pinned at once"),
+        pytest.param(20, 4, {"more": True}, 0, id="with the rest of the pins before"),
+        pytest.param(16, 7, {"waits": True}, 1, id="trainers do not wait for the rest of a batch"),
+        pytest.param(20, 0, {"waits": True}, 4, id="nor for that of the pins before"),
+        pytest.param(16, 7, {"waits": True, "more": True}, None, id="unless files are on their way"),
+        pytest.param(16, 0, {"waits": True}, None, id="nothing waits"),
+        pytest.param(20, 1, {"ends": True, "more": True}, 3, id="the end fills the last batch"),
+        pytest.param(16, 0, {"ends": True}, 0, id="an end without rows"),
+    ],
+)
+def test_pin_is_due(known: int, rows: int, how: dict[str, Any], voids: int | None) -> None:
+    assert due_voids(known, rows, 8, **how) == voids
+
+
+# --- Looks, and the pins that they write
+
+
+class Arrivals:
+    """Files that come, grow before they are settled, and change; two leaders, and trainers that begin at any time."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.folder, self.store = random.Random(seed), Folder(), MemoryStore()
+        self.leaders = [self.leader() for _ in range(2)]
+        self.readers = [Reader(self.store)]
+
+    def leader(self) -> DataLooks:
+        return looks_of(self.store, self.folder)
+
+    def look(self) -> None:
+        """Look once, by any leader; perhaps it dies as it writes, or another takes its place."""
+        place = self.rng.randrange(2)
+        if self.rng.random() < 0.2:
+            self.leaders[place] = self.leader()
+        self.store.before_put = self._fail if self.rng.random() < 0.2 else lambda _: None
+        try:
+            look(self.leaders[place], 1, waits=self.rng.random() < 0.5)
+        except InterruptedError:
+            self.leaders[place] = self.leader()
+        self.store.before_put = lambda _: None
+
+    def file_comes(self, name: str) -> None:
+        self.folder.write(name, self.rng.randint(0, 40))
+        if self.rng.random() < 0.3:
+            self.look()
+            self.folder.write(name, self.rng.randint(0, 40))
+        for _ in range(self.rng.randint(0, 4)):
+            self.look()
+        if self.rng.random() < 0.3:
+            self.readers.append(Reader(self.store))
+        for reader in self.readers:
+            if self.rng.random() < 0.5:
+                reader.read()
+
+    @staticmethod
+    def _fail(_key: str) -> None:
+        raise InterruptedError
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32))
+def test_each_row_is_trained_once_whoever_looks_and_whenever_trainers_read(seed: int) -> None:
+    every, pins.RESTATE_EVERY = pins.RESTATE_EVERY, 3
+    try:
+        arrivals = Arrivals(seed)
+        for name in arrivals.rng.sample(range(100), 12):
+            arrivals.file_comes(f"{name:02d}")
+        look(looks_of(arrivals.store, arrivals.folder, replace(DATA, follow=FollowSpec(1.0, idle="Finish"))), 6)
+        known: dict[int, list[Row]] = {}
+        for reader in (*arrivals.readers, Reader(arrivals.store)):
+            reader.read()
+            assert reader.followed.order.has_ended
+            for step in range(1, reader.followed.order.steps + 1):
+                assert known.setdefault(step, reader.step(step)) == reader.step(step)
+    finally:
+        pins.RESTATE_EVERY = every
+    trained = Counter(row for rows in known.values() for row in rows)
+    assert trained == Counter((name, row) for name, (rows, _) in arrivals.folder.files.items() for row in range(rows))
+
+
+def test_leader_that_writes_a_pin_too_late_takes_the_one_in_the_store() -> None:
+    folder, store = Folder(), MemoryStore()
+    folder.write("1", 20)
+    slow, fast = looks_of(store, folder), looks_of(store, folder)
+    look(slow, 1)
+
+    def overtake(_key: str) -> None:
+        store.before_put = lambda _: None
+        folder.write("2", 20)
+        look(fast, 2)
+
+    store.before_put = overtake
+    (pin,) = look(slow, 1)
+    assert pin.segments[0].files.uris == ("1", "2")
+    assert slow.followed.names == {"1", "2"}
+
+
+def test_pin_names_files_that_came_late() -> None:
+    folder, store = Folder(), MemoryStore()
+    folder.write("b", 8)
+    looks = looks_of(store, folder)
+    assert [pin.late for pin in look(looks)] == [()]
+    folder.write("a", 8)
+    folder.write("c", 8)
+    (pin,) = look(looks)
+    assert (pin.segments[0].files.uris, pin.late) == (("a", "c"), ("a",))
+
+
+def test_damaged_file_is_named_and_one_that_is_replaced_waits() -> None:
+    folder, store = Folder(), MemoryStore()
+    folder.write("a", 8)
+    folder.broken.add("a")
+    looks = looks_of(store, folder)
+    with pytest.raises(DataError, match="a cannot be read to its end"):
+        look(looks)
+
+    def replaced(uris: Sequence[str]) -> list[Index]:
+        folder.write(uris[0], 9)
+        return Folder.index(folder, uris)
+
+    looks = DataLooks(DATA, "uid", store, cast(Uris, folder), replaced)
+    assert look(looks) == [], "it is broken because it is being written"
+    folder.broken.clear()
+    assert look(looks) == [], "its index is of a later version than the looks"
+
+
+def test_empty_file_is_pinned_with_the_next_rows_and_a_moved_one_may_go() -> None:
+    folder, store = Folder(), MemoryStore()
+    folder.write("a", 0)
+    looks = looks_of(store, folder)
+    assert look(looks, 3) == []
+    folder.write("b", 8)
+    (pin,) = look(looks)
+    assert pin.segments[0].files.uris == ("a", "b")
+    del folder.files["a"]
+    folder.write("c", 8)
+    assert [pin.segments[0].files.uris for pin in look(looks)] == [("c",)]
+
+
+@pytest.mark.parametrize(("idle", "until_s", "now_s", "end"), [("Wait", 5.0, 5.0, True), ("Wait", 5.0, 4.0, False)])
+def test_until_ends_by_a_pin(idle: Any, until_s: float, now_s: float, *, end: bool) -> None:
+    folder, store = Folder(), MemoryStore()
+    folder.write("a", 12)
+    looks = looks_of(store, folder, replace(DATA, follow=FollowSpec(1.0, until_s, idle)))
+    looks.look(waits=True, now_s=now_s)
+    pin = looks.look(waits=True, now_s=now_s)
+    assert pin is not None
+    assert (pin.end, pin.segments[0].voids) == (end, 4 if end else 0)
+    folder.write("b", 8)
+    assert bool(look(looks, 4)) is not end, "no pin follows the last one"
+
+
+def test_idle_job_that_is_to_finish_ends_once_all_files_are_trained() -> None:
+    folder, store = Folder(), MemoryStore()
+    looks = looks_of(store, folder, replace(DATA, follow=FollowSpec(1.0, idle="Finish")))
+    assert look(looks, 3) == [], "no data has come yet"
+    folder.write("a", 12)
+    assert [pin.end for pin in look(looks, 3, waits=False)] == [False]
+    folder.write("b", 1)
+    assert look(looks, 1) == [], "a file is on its way"
+    assert [(pin.end, pin.segments[0].voids) for pin in look(looks, 3)] == [(False, 3), (True, 0)]
+
+
+# --- Reading pins
+
+
+def filled(monkeypatch: pytest.MonkeyPatch, count: int, every: int, oldest_samples: int = 0) -> MemoryStore:
+    monkeypatch.setattr(pins, "RESTATE_EVERY", every)
+    folder, store = Folder(), MemoryStore()
+    looks = looks_of(store, folder, oldest_samples=oldest_samples)
+    for number in range(count):
+        folder.write(f"{number:03d}", BATCH)
+        assert len(look(looks)) == 1
+    return store
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 9, 10, 31])
+def test_trainer_begins_at_the_newest_restatement(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    store = filled(monkeypatch, count, every=3)
+    newest = (count - 1) // 3 * 3 + 1
+    assert pins.newest_restatement(store, "uid") == newest
+    store.delete(pin_key("uid", number) for number in range(2, newest) if not pins.restates(number))
+    reader = Reader(store)
+    reader.read()
+    assert reader.followed.order.steps == count
+    assert [reader.step(step)[0][0] for step in range(1, count + 1)] == [f"{number:03d}" for number in range(count)]
+
+
+def test_restatement_has_the_segments_that_are_needed_and_the_names_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(monkeypatch, 8, every=3, oldest_samples=5 * BATCH)
+    pin = from_json(DataPin, store.get(pin_key("uid", 7)))
+    assert [segment.number for segment in pin.segments] == [5, 6]
+    assert pin.names == tuple(f"{number:03d}" for number in range(5))
+    reader = Reader(store)
+    reader.read()
+    assert reader.followed.names == {f"{number:03d}" for number in range(8)}
+    assert reader.step(6)[0][0] == "005"
+    with pytest.raises(ValueError, match=r"step 5 is outside 6\.\.8"):
+        reader.step(5)
+
+
+def test_follower_reads_up_to_the_pin_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(monkeypatch, 4, every=1000)
+    reader = Reader(store)
+    reader.read(up_to=2)
+    assert (reader.followed.number, reader.followed.order.steps) == (2, 2)
+    reader.read(up_to=1)
+    assert reader.followed.number == 2, "an older pin names nothing new"
+    store.delete([pin_key("uid", 4)])
+    with pytest.raises(DamagedError, match=r"pins/0000000004.json is missing"):
+        reader.read(up_to=4)
+
+
+def test_pin_that_does_not_follow_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(monkeypatch, 3, every=1000)
+    second, third = (from_json(DataPin, store.get(pin_key("uid", number))) for number in (2, 3))
+    for pin, changed, what in (
+        (second, replace(second, late=("x",)), "pins/0000000003.json does not follow the pin before it"),
+        (third, replace(third, number=4), "pins/0000000003.json is pin 4 of 1 segments"),
+        (third, replace(third, segments=(replace(third.segments[0], first_sample=9),)), "not continue the samples"),
+    ):
+        store.put(pin_key("uid", pin.number), to_json(changed).encode())
+        with pytest.raises(DamagedError, match=what):
+            Reader(store).read()
+        store.put(pin_key("uid", pin.number), to_json(pin).encode())
+    reader = Reader(store)
+    reader.read()
+    assert reader.followed.number == 3
