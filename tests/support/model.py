@@ -19,6 +19,7 @@ from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.data.open import files_of, open_dataset
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.stream_order import StreamOrder
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import initial_rows
 from cpr_trainer.evaluation import ProgressiveValidation
@@ -28,6 +29,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted
 from cpr_trainer.single_process import SingleProcessTrainer
 from cpr_trainer.store import open_store
+from cpr_trainer.trainer.scores import Scores
 from support.oracle import OracleResult, train
 
 
@@ -44,9 +46,12 @@ class SavedModel:
     keys: tuple[Tensor | None, ...]
 
 
-def single_process_model(job: JobSpec) -> SavedModel:
-    """Return the model that one process trains."""
-    trainer = SingleProcessTrainer(job, open_dataset(job.data, job.model, files_of(job)), job.data.seed)
+def single_process_model(job: JobSpec, order: StreamOrder | None = None) -> SavedModel:
+    """Return the model that one process trains, in the order of data that arrived if one is given."""
+    dataset = open_dataset(job.data, job.model, files_of(job))
+    trainer = SingleProcessTrainer(job, dataset, job.data.seed)
+    if order is not None:
+        trainer.order, trainer.scores = order, Scores(ProgressiveValidation.of(0, job.model, trainer.replica.model))
     trainer.train(lambda _: None)
     placement = Placement.of(job.model, 1)
     tables = tuple(

@@ -287,7 +287,7 @@ class Bucket(Uris):
     def _path(self, uri: str) -> Path:
         return self._root / uri.removeprefix("s3://bucket/")
 
-    def find(self, uri: str) -> tuple[str, ...]:
+    def find(self, uri: str, *, may_be_empty: bool = False) -> tuple[str, ...]:
         return tuple(f"{uri}{path.relative_to(self._path(uri))}" for path in self._path(uri).rglob("[!._]*.*"))
 
     def version(self, uri: str) -> Version:

@@ -93,6 +93,11 @@ class Exchange(LinkStates):
         """
         self._loop.on_links = lambda links: self._resume_links(links, generation, last_step, state)
 
+    def end_data(self, total_samples: int) -> None:
+        """Send shards the size of the job, whose data had no end before, with all later frames."""
+        with self._loop.changed:
+            self._session.total_samples = total_samples
+
     def follow(self, roster: TrainerRoster) -> None:
         """Connect to the shards that `roster` names, and to no others.
 

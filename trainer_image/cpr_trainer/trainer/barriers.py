@@ -59,7 +59,9 @@ class Barriers:
     def ends(self) -> bool:
         """Return whether training ends at the present step."""
         state = self._stepper.state
-        return state.done == self._setup.last_step or state.early_stop_state.should_stop(self._setup.early_stop)
+        if state.done == self._setup.last_step:
+            return self._setup.data_has_end
+        return state.early_stop_state.should_stop(self._setup.early_stop)
 
     def due(self) -> bool:
         """Return whether there is a barrier at the present step that was not passed."""

@@ -6,22 +6,29 @@ the leader as well: its looks have a state of their own, and may run in another 
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from time import time
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DataPin, PinnedSegment, pin_key
-from cpr_contract.spec import DataSpec, FollowSpec
+from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.data_pins import PinChain, needed, restates
 from cpr_trainer.data.arrivals import compare_looks, due_voids
 from cpr_trainer.data.dataset import Layout
 from cpr_trainer.data.files import Index
-from cpr_trainer.data.open import indices_of_manifest, manifest_of_indices
-from cpr_trainer.data.reader import layout_of
+from cpr_trainer.data.open import format_of, indices_of_manifest, manifest_of_indices
+from cpr_trainer.data.reader import index_each, layout_of
+from cpr_trainer.data.schema import columns_of
 from cpr_trainer.data.stream_order import StreamOrder
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import Store, Uris, Version
+from cpr_trainer.runtime import BadSpecError
+from cpr_trainer.store import Store, StoreError, Uris, Version
+
+_LOG = logging.getLogger(__name__)
 
 #: Indexes files. Raises DataError, and StoreError.
 IndexFiles = Callable[[Sequence[str]], Sequence[Index]]
@@ -69,7 +76,7 @@ class FollowedData:
         grown = self.order.followed_by(_layout(files), voids)
         manifest = manifest_of_indices(self._job_uid, self._data.uri or "", files)
         own, number = grown.segments[-1], self._chain.next_number
-        segments = (PinnedSegment(own.number, own.first_sample, own.rows, voids, manifest),)
+        segments: tuple[PinnedSegment, ...] = (PinnedSegment(own.number, own.first_sample, own.rows, voids, manifest),)
         names: tuple[str, ...] = ()
         if restates(number):
             segments = (*needed(self.segments, oldest_samples), *segments)
@@ -132,6 +139,17 @@ class DataLooks:
         self._before: dict[str, Version] = {}
         self._indexed: dict[str, Index] = {}
 
+    @classmethod
+    def of(cls, job: JobSpec, store: Store, files: Uris, oldest_samples: Callable[[], int] = lambda: 0) -> DataLooks:
+        """Return the looks of a job at the files of its data."""
+        form = format_of(job.data, columns_of(job.data, job.model), files)
+        return cls(job.data, job.job_uid, store, files, lambda uris: index_each(uris, form), oldest_samples)
+
+    @property
+    def every_s(self) -> float:
+        """Seconds from one look to the next."""
+        return self._follow.every_s
+
     def look(self, *, waits: bool, now_s: float) -> DataPin | None:
         """Look for files once; return the pin that was due, None if none was. `now_s` is the time since the epoch.
 
@@ -189,3 +207,72 @@ class DataLooks:
             with suppress(DataError):
                 found[uri] = self._files.version(uri)
         return found
+
+
+class LookThread:
+    """The leader's looks, on a thread of their own. `newest` is the number of the newest pin in the store.
+
+    `waits_at` is the number of the pin up to which all trainers have trained, 0 while they train.
+    """
+
+    def __init__(self, looks: DataLooks) -> None:
+        self.newest = 0
+        self.waits_at = 0
+        self._looks = looks
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="data-looks", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the error that ended the thread, on the thread that trains."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """End after the present look, which is not waited for."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._look()
+            except StoreError as error:
+                _LOG.warning("the data is not looked at: %s", error)
+            except BaseException as error:  # noqa: BLE001 -- raised on the main thread
+                self._failure = error
+                return
+            self._ended.wait(self._looks.every_s)
+
+    def _look(self) -> None:
+        followed = self._looks.followed
+        waits = 0 < followed.number == self.waits_at
+        pin = self._looks.look(waits=waits, now_s=time())
+        if pin is not None:
+            files = pin.segments[-1].files.uris
+            _LOG.info("pin %d has %d new files, %d of them late", pin.number, len(files), len(pin.late))
+        self.newest = followed.number
+
+
+def check_follow(job: JobSpec) -> None:
+    """Raise BadSpecError if a job cannot follow its data."""
+    data, evaluation = job.data, job.evaluation
+    refused = {
+        "data.uri: absent": data.uri is None or data.entrypoint is not None,
+        "data.epochs above 1": data.epochs not in {None, 1},
+        "data.samples": data.samples is not None,
+        "data.holdOut": data.hold_out > 0,
+        "evaluation of held-out rows": evaluation is not None and evaluation.uri is None,
+        "evaluation.earlyStop": evaluation is not None and evaluation.early_stop is not None,
+        "ids: Vocabulary": any(table.ids == "Vocabulary" for table in job.model.tables),
+        "trainers.denseSync other than AllReduce": not job.lockstep,
+    }
+    for field, is_stated in refused.items():
+        if is_stated:
+            raise BadSpecError(
+                f"data.follow and {field} do not go together.",
+                "State data.uri, one epoch and AllReduce, and leave out the other field, or data.follow.",
+            )

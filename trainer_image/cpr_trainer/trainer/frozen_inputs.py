@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from time import monotonic
+from time import monotonic, time
 from typing import TypeVar
 
 from cpr_contract import CONTRACT_VERSION
@@ -25,6 +25,7 @@ from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Store, StoreError, Uris
 from cpr_trainer.trainer.control import PollInterrupts
+from cpr_trainer.trainer.followed_data import DataLooks, FollowedData
 from cpr_trainer.trainer.store_retry import poll_and_sleep
 from cpr_trainer.trainer.worker_tuning import WorkerChoice
 
@@ -93,6 +94,20 @@ class FrozenInputs:
             _LOG.info("trains %d files, and omits %d later ones", len(data.uris), self.new_files)
         self.data, self._files = data, files
         return indices_of_manifest(data)
+
+    def await_first_pin(self, followed: FollowedData, looks: DataLooks) -> Sequence[Index]:
+        """Return the files of all pins of data that arrives, once there is one; the leader looks for the first files.
+
+        Raises as `freeze_data` does.
+        """
+        while not (found := followed.read()):
+            if self._leads() and looks.look(waits=True, now_s=time()) is not None:
+                continue
+            end = monotonic() + looks.every_s
+            while monotonic() < end:
+                poll_and_sleep(self._poll_interrupts)
+        _LOG.info("follows its data from pin %d on", followed.number)
+        return found
 
     def freeze_vocabularies(self, store: Store, find: FindVocabularies) -> Vocabularies:
         """Return the tables' vocabularies; the first leader freezes the result of `find`. Raises as `freeze_data`."""

@@ -26,6 +26,7 @@ from cpr_trainer.trainer.allreduce.group import NO_STATE, Group, missing_steps
 from cpr_trainer.trainer.barriers import Barriers
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, ControlSignals, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.initial_state import InitialStateLoader
+from cpr_trainer.trainer.known_data import KnownData
 from cpr_trainer.trainer.prefetch import Feed
 from cpr_trainer.trainer.resume import TrainerControlBlock
 from cpr_trainer.trainer.save_coordinator import SaveCoordinator
@@ -78,6 +79,9 @@ class Loop:
         self._exchange = exchange
         self._make_group = make_group
         self._stepper = Stepper(setup, control, status, exchange, control_block)
+        self._known_data: KnownData | None = None
+        if setup.followed is not None:
+            self._known_data = KnownData(setup, exchange, status, control.poll_interrupts)
         self._barriers = Barriers(setup, self._stepper, status, control.poll_interrupts)
         self._initial_state = InitialStateLoader(setup, status, lambda: self._roster)
         self._roster = control.adopt()
@@ -124,6 +128,8 @@ class Loop:
 
     def close(self) -> None:
         """End the committer after its present work."""
+        if self._known_data is not None:
+            self._known_data.close()
         if self.coordinator is not None:
             self.coordinator.close()
 
@@ -225,12 +231,18 @@ class Loop:
             self.coordinator = SaveCoordinator(
                 self._setup, self._exchange, lambda: self._roster, lambda: self._status.recorded.anchor, anchors
             )
+        if self._known_data is not None and self.coordinator is not None:
+            self._known_data.look(self.coordinator.committer)
+        elif self._known_data is not None:
+            self._known_data.close()
 
     def _join(self, group: Group) -> None:
         """Join the group: agree on a dense state with all others, and have every push up to it sent."""
         poll_interrupts, state = self._control.poll_interrupts, self._stepper.state
         survived = group.join(state, lambda: self._initial_state.provide(state, poll_interrupts), poll_interrupts)
         assert state.done != NO_STATE, "members of a group have a dense state"
+        if self._known_data is not None:
+            self._known_data.on_group_formed(group)
         if not survived and state.reached < self._setup.last_step:
             try:
                 self._stepper.shards.await_ready()
@@ -326,17 +338,20 @@ class Loop:
         return min(self._exchange.applied()) >= self._stepper.state.done
 
     def _wait_at_end(self, group: Group) -> Result | None:
-        """Wait for the anchor of the last step, or of a barrier that the roster requires.
+        """Wait for the anchor of the last step, or of a barrier that the roster requires, and then for more data.
 
         Returns the result at the end of the job, None once there are steps to train.
         """
-        stepper, began = self._stepper, monotonic()
+        stepper, began, known_data = self._stepper, monotonic(), self._known_data
         ends = self._barriers.ends()
-        self._status.update(state=TrainerState.FINISHING if ends else TrainerState.MEETING)
+        idles = known_data is not None and not ends
+        waiting = TrainerState.TRAINING if idles else TrainerState.MEETING
+        self._status.update(state=TrainerState.FINISHING if ends else waiting)
         stepper.record_progress()
         if self._setup.job.lockstep:
             self._announce(stepper.state.done)
         while stepper.state.done >= self._goal():
+            anchor = None
             self._barriers.report_halted(self._exchange.applied())
             if self.coordinator is not None and not group.conclude():
                 self._coordinate_others(self.coordinator, monotonic() - began)
@@ -347,7 +362,10 @@ class Loop:
                     # The termination message is too short for the scores by group.
                     self._status.wait_until_recorded(_RECORDED_S)
                     return self._result(anchor)
-                self._barriers.report_met(anchor)
+                if not idles:
+                    self._barriers.report_met(anchor)
+            if idles and known_data is not None and known_data.grows(group, at_anchor=anchor is not None):
+                return None
             group.listen(self._control.poll_interrupts)
             # A shard that came back without the last step must receive it before it can cut.
             self._resend_missing()

@@ -122,7 +122,8 @@ def _train(
         total_samples = setup.order.total_samples
         workers = setup.workers
         set_threads(workers.threads)
-        status.update(total_samples=total_samples, workers=workers.count, workers_reason=workers.reason)
+        known = total_samples if setup.followed is None else setup.followed.order.known_samples
+        status.update(total_samples=known, workers=workers.count, workers_reason=workers.reason)
         exchange = Exchange(
             setup.job, setup.rank, setup.incarnation, environment.key, total_samples, file=file, spill=spill
         )

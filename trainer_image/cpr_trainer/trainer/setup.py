@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,18 +11,20 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DenseManifest, dense_prefix
 from cpr_contract.reports import Problem
 from cpr_contract.roster import TrainerRoster
-from cpr_contract.spec import MEASURED, EarlyStopSpec, JobSpec, samples_at
+from cpr_contract.spec import MEASURED, OPEN_TOTAL, EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.restore.by_name import with_vocabularies
 from cpr_trainer.data.dataset import Dataset
-from cpr_trainer.data.open import evaluation_rows, files_of, log_problem, open_dataset, open_evaluation
-from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.files import Index
+from cpr_trainer.data.open import Find, evaluation_rows, files_of, log_problem, open_dataset, open_evaluation
+from cpr_trainer.data.order import BatchOrder, Order
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.errors import DataError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
-from cpr_trainer.store import Store
+from cpr_trainer.store import Store, Uris
 from cpr_trainer.trainer.control import PollInterrupts
+from cpr_trainer.trainer.followed_data import DataLooks, FollowedData, check_follow
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.scores import next_evaluation
 from cpr_trainer.trainer.state import DenseState
@@ -36,14 +38,17 @@ class Setup:
 
     `inputs` are the frozen inputs of training. `evaluation_data` has the samples of evaluations, and
     `evaluation_inputs` their files, if they are separate ones. `workers` is the same for all trainers of the job.
+    `followed` has the pins of data that arrives; else the order of all samples is fixed.
     """
 
     job: JobSpec
     rank: int
     incarnation: int
     store: Store
+    files: Uris
     dataset: Dataset
-    order: BatchOrder
+    fixed_order: BatchOrder | None
+    followed: FollowedData | None
     placement: Placement
     layout: str
     trace: Trace
@@ -77,19 +82,31 @@ class Setup:
                 f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables."
             ) from error
         files = files_of(job, environment.store_access, environment.data_access)
+        followed = None
+        if job.data.follow is not None:
+            check_follow(job)
+            followed = FollowedData(job.data, job.job_uid, store)
+
+        def freeze(find: Find) -> Sequence[Index]:
+            if followed is None:
+                return inputs.freeze_data(store, files, find)
+            return inputs.await_first_pin(followed, DataLooks.of(job, store, files))
+
         dataset = open_dataset(
             job.data,
             job.model,
             files,
-            lambda find: inputs.freeze_data(store, files, find),
+            freeze,
             vocabularies=lambda find: inputs.freeze_vocabularies(store, find),
             warn=warn,
         )
-        order = BatchOrder.of(job.data, dataset.layout)
+        fixed_order = BatchOrder.of(job.data, dataset.layout) if followed is None else None
 
         def choose(poll_interrupts: PollInterrupts) -> WorkerChoice:
             found = WorkerChoice(job.workers, "stated")
             if job.workers == MEASURED:
+                order = followed.order if fixed_order is None and followed is not None else fixed_order
+                assert order is not None, "the order is fixed, or follows from pins"
                 found = choose_workers(job, dataset, order, placement, poll_interrupts)
             return replace(found, threads=torch.get_num_threads())
 
@@ -111,8 +128,10 @@ class Setup:
             rank=roster.index,
             incarnation=roster.incarnation,
             store=store,
+            files=files,
             dataset=dataset,
-            order=order,
+            fixed_order=fixed_order,
+            followed=followed,
             placement=placement,
             layout=layout_hash(job.model),
             trace=Trace(environment.step_trace),
@@ -124,9 +143,21 @@ class Setup:
         )
 
     @property
+    def order(self) -> Order:
+        """The order of samples, as far as it is known."""
+        order = self.fixed_order if self.followed is None else self.followed.order
+        assert order is not None, "the order is fixed, or follows from pins"
+        return order
+
+    @property
     def last_step(self) -> int:
-        """The last step of the job."""
+        """The last step of the job, or the last known one while its data has no end."""
         return self.order.steps
+
+    @property
+    def data_has_end(self) -> bool:
+        """True if `last_step` is the last step of the job."""
+        return self.order.total_samples != OPEN_TOTAL
 
     @property
     def early_stop(self) -> EarlyStopSpec | None:
@@ -148,8 +179,8 @@ class Setup:
         return samples_at(step, self.order.batch_size, self.order.total_samples)
 
     def batch_size(self, step: int) -> int:
-        """Samples of one step, of all trainers together."""
-        return self.samples_at(step) - self.samples_at(step - 1)
+        """Samples of one step, of all trainers together, without void ones."""
+        return self.order.real_samples(step)
 
     def dense_copy(self, state: DenseState, roster: TrainerRoster, cut_step: int | None = None) -> DenseCopy:
         """Copy the dense state for a save in the roster's group and generation, at a cut or the step all have reached.

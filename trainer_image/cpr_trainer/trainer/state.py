@@ -31,7 +31,7 @@ class DenseState:
     `lost` are the sample ranges of this generation that the state was not trained on. Without lockstep `done` is the
     last step of rank `rank` alone, and `averaging` has those of the others. `early_stop_state` follows from the
     evaluations up to `done`, if they may end the job. `before_change` is called before the state is replaced as a
-    whole.
+    whole. Progressive validation leaves out a part of `total_samples`, and none of data that arrives.
     """
 
     def __init__(self, job: JobSpec, total_samples: int, rank: int = 0) -> None:
@@ -43,7 +43,8 @@ class DenseState:
         self._stops_early = job.evaluation is not None and job.evaluation.early_stop is not None
         self._model, self._seed = job.model, job.data.seed
         self.replica = DenseReplica(job.model, job.data.seed, job.device, job.precision)
-        self.scores = Scores(ProgressiveValidation.of(total_samples, job.model, self.replica.model))
+        scored = total_samples if job.data.follow is None else 0  # the end is known to some trainers before others
+        self.scores = Scores(ProgressiveValidation.of(scored, job.model, self.replica.model))
         self._batch_size = job.data.batch_size
         self._total_samples = total_samples
         self._is_only_trainer = job.trainers == 1

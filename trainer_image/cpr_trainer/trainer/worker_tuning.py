@@ -19,7 +19,7 @@ from cpr_contract.choices import Precision
 from cpr_contract.limits import MAX_WORKERS
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.dataset import Batch, Dataset
-from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.order import Order
 from cpr_trainer.embedding.access import as_rows, find_access, map_rows
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import DivergedError, ModelError
@@ -50,7 +50,7 @@ class WorkerChoice:
 
 
 def choose_workers(
-    job: JobSpec, dataset: Dataset, order: BatchOrder, placement: Placement, poll_interrupts: PollInterrupts
+    job: JobSpec, dataset: Dataset, order: Order, placement: Placement, poll_interrupts: PollInterrupts
 ) -> WorkerChoice:
     """Return the number of workers that each trainer of a job should have, as measured in this process.
 

@@ -45,6 +45,8 @@ class Go:
 class Group:
     """Trainers of one (group, generation). This class itself is the group of a job's only trainer.
 
+    `pin` is the number that the leader named last since the group formed, 0 before.
+
     All methods but `missing` and `unresponsive` are for the main thread. They wait in intervals and raise what
     `poll_interrupts` raises, and GroupBroken when a member is lost: call `join` again then. Without lockstep
     (`trainer.async_sync`) they do not wait for other trainers.
@@ -52,6 +54,7 @@ class Group:
 
     def __init__(self) -> None:
         self._step = 0
+        self.pin = 0
 
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """Wait for all members; afterwards all hold the same state. Retries until it succeeds.
@@ -82,6 +85,10 @@ class Group:
         """Handle messages of the others for one interval. Raises Finished when the leader ends the job."""
         poll_interrupts()
         sleep(POLL_INTERVAL_S)
+
+    def name_pin(self, number: int) -> None:
+        """On the leader: name the pin of the data up to which all read."""
+        self.pin = number
 
     def check(self, poll_interrupts: PollInterrupts) -> None:
         """Handle the messages that have arrived, without waiting. Raises GroupBroken when a member is lost."""

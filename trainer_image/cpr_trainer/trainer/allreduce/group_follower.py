@@ -36,7 +36,7 @@ class GroupFollower(ConnectedGroup):
     def join(self, replica: Replica, provide: Provide, poll_interrupts: PollInterrupts) -> bool:
         """See `Group`; `provide` is the leader's."""
         del provide
-        self._waiting = True
+        self._waiting, self.pin = True, 0
         while True:
             try:
                 form = self._join(replica, poll_interrupts)
@@ -133,6 +133,8 @@ class GroupFollower(ConnectedGroup):
             raise Superseded("the leader's roster has a newer incarnation of this trainer")
         if received.frame.kind is Kind.DONE:
             raise Finished
+        if received.frame.kind is Kind.DATA:
+            self.pin = received.frame.step
         return received.frame
 
     def _send(self, frame: Frame) -> None:

@@ -67,6 +67,10 @@ class GroupLeader(ConnectedGroup):
         self._send_all(Frame(Kind.GO, self._listener.rank, go.step, go.cut_step))
         return go
 
+    def name_pin(self, number: int) -> None:
+        super().name_pin(number)
+        self._send_all(Frame(Kind.DATA, self._listener.rank, number))
+
     def dismiss(self) -> None:
         dismiss(self._listener, tuple(self._members.values()))
 

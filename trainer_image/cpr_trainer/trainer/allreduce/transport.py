@@ -51,6 +51,7 @@ class Kind(enum.IntEnum):
     REFUSED = 9  # leader: its roster has a newer incarnation of the receiver
     PROVE = 10  # either: a document of the handshake
     ENTRY = 14  # follower: its `Entry` of the address store. leader: the `Entries` of all
+    DATA = 15  # leader: `step` is the number of the newest pin of the data, up to which all read
     # Without lockstep only (`trainer.async_sync`):
     COPY = 11  # follower: its dense parameters after `step`
     TARGET = 12  # leader: the target to blend towards, and every rank's steps

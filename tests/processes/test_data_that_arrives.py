@@ -1,0 +1,176 @@
+"""Jobs that follow their data: files come while members are killed, and the model is that of a calm run on the pins."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpr_contract.codec import from_json
+from cpr_contract.model import TableSpec
+from cpr_contract.reports import Result, TrainerState
+from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
+from cpr_trainer.data.files import Index
+from cpr_trainer.store import open_store
+from cpr_trainer.trainer.followed_data import FollowedData
+from processes.faults import NEVER_S
+from support import table_data
+from support.local_job import LocalJob, small_job
+from support.model import saved_model, single_process_model
+
+pytestmark = pytest.mark.dist
+
+BATCH = 50
+
+
+def job_of(folder: Path, trainers: int = 2) -> JobSpec:
+    folder.mkdir(exist_ok=True)
+    job = small_job(folder, samples=0, trainers=trainers)
+    follow = FollowSpec(0.05)
+    data = DataSpec(
+        "CSV", f"{folder.parent}/log/day=*", 1, None, BATCH, 5, 0, table_data.COLUMNS, shuffle_rows=300, follow=follow
+    )
+    tables = (TableSpec("user", 100), TableSpec("item", 50))
+    model = replace(job.model, tables=tables)
+    return replace(job, model=model, data=data, sparse_updates="PerStep", replay_bytes=64 << 20)
+
+
+class Log:
+    """The folder of the data, to which days come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.rows = 0
+        folder.mkdir()
+
+    def day(self, number: int, rows: int) -> None:
+        """Write a day as a program does that writes slowly: in two parts, under its name."""
+        text = table_data.as_text(table_data.clicks(rows, seed=number), ",")
+        path = self._folder / f"day={number}.csv"
+        path.write_bytes(text[: len(text) // 2])
+        with path.open("ab") as file:
+            file.write(text[len(text) // 2 :])
+        self.rows += rows
+
+
+class Pins:
+    """The pins of a job in its store."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self._store = open_store(job.snapshots.store, None, None)
+        self.followed = FollowedData(job.data, job.job_uid, self._store)
+        self.files: list[Index] = []
+
+    def read(self) -> int:
+        """Read new pins; return the number of rows in all."""
+        self.files += self.followed.read()
+        return sum(block.rows for index in self.files for block in index.blocks)
+
+    def end(self) -> None:
+        self.followed.pin([], -self.followed.order.known_samples % BATCH, end=True)
+
+
+def all_trained(running: LocalJob, pins: Pins, log: Log) -> None:
+    """Wait until all files are pinned and trained, with the anchor of the step at which all stand."""
+
+    def caught_up() -> bool:
+        rows, known = pins.read(), pins.followed.order.known_samples
+        report = running.trainer(running.leader)
+        at_anchor = bool(report.anchors) and report.anchors[-1].samples == known
+        return rows == log.rows and known % BATCH == 0 and report.samples == known and at_anchor
+
+    running.wait_for(caught_up, "all files are trained")
+
+
+def kill_shard(running: LocalJob) -> None:
+    running.kill(running.shards[0])
+    running.wait_exit(running.shards[0])
+    running.replace_shard(0)
+
+
+def kill_trainer(rank: int) -> Callable[[LocalJob], None]:
+    def kill(running: LocalJob) -> None:
+        running.kill(running.trainers[rank])
+        running.wait_exit(running.trainers[rank])
+        running.replace_trainers(rank, leader=1 - rank if rank == running.leader else running.leader)
+
+    return kill
+
+
+def roll_back(running: LocalJob) -> None:
+    running.roll_back(running.trainer(running.leader).anchors[-1])
+
+
+def trained(pins: Pins) -> tuple[Counter[int], int]:
+    """Return how often each row of the pinned files is trained, and the number of void samples."""
+    order = pins.followed.order
+    rows: Counter[int] = Counter()
+    for step in range(1, order.steps + 1):
+        rows.update(order.indices_of(order.slice_of(step)).tolist())
+    return rows, order.known_samples - rows.total()
+
+
+def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_path: Path) -> None:
+    """Faults while all wait for files, and while these are trained; then the same pins give the same bits, calmly."""
+    log = Log(tmp_path / "log")
+    log.day(1, 430)
+    job = job_of(tmp_path / "disturbed")
+    pins = Pins(job)
+    with LocalJob(job, tmp_path / "disturbed", NEVER_S) as running:
+        running.start()
+        all_trained(running, pins, log)
+        for number, fault in enumerate((kill_shard, kill_trainer(1), kill_trainer(0), roll_back), 2):
+            fault(running)
+            log.day(number, 700 + 10 * number)
+            running.wait_for(lambda: pins.read() == log.rows, "the file is pinned")
+            if fault is not roll_back:
+                kill_shard(running)
+            all_trained(running, pins, log)
+            assert running.trainer(running.leader).state is TrainerState.TRAINING
+        log.day(0, 5)
+        all_trained(running, pins, log)
+        pins.end()
+        anchor = running.result()
+        result = from_json(Result, running.trainers[running.leader].termination_message)
+    rows, voids = trained(pins)
+    assert rows == Counter(range(log.rows))
+    assert 0 < voids < BATCH * pins.followed.number
+    assert (result.lost, result.total_samples) == ((), log.rows + voids)
+    found = saved_model(job, anchor, tmp_path / "found")
+    assert found.scored == log.rows
+
+    # Another run that knows all pins from the start, and meets no end before the last.
+    calm_job = job_of(tmp_path / "calm")
+    shutil.copytree(tmp_path / "disturbed/store/bucket/5f1e/pins", tmp_path / "calm/store/bucket/5f1e/pins")
+    with LocalJob(calm_job, tmp_path / "calm", NEVER_S) as running:
+        running.start()
+        anchor = running.result()
+    expected = saved_model(calm_job, anchor, tmp_path / "expected")
+    assert torch.equal(found.dense, expected.dense)
+    for table, rows_of in zip(found.tables, expected.tables, strict=True):
+        assert torch.equal(table, rows_of)
+
+
+def test_only_trainer_ends_as_one_process_does_once_all_is_trained(tmp_path: Path) -> None:
+    """The loss of the last batch is divided by its real samples, as if it were a batch of fewer."""
+    log = Log(tmp_path / "log")
+    job = job_of(tmp_path / "job", trainers=1)
+    job = replace(job, data=replace(job.data, follow=FollowSpec(0.05, idle="Finish")))
+    pins = Pins(job)
+    with LocalJob(job, tmp_path / "job", NEVER_S) as running:
+        running.start()
+        log.day(1, 420)
+        anchor = running.result()
+    rows, voids = trained(pins) if pins.read() == log.rows else (Counter(), 0)
+    assert (rows, voids) == (Counter(range(log.rows)), 30)
+    found = saved_model(job, anchor, tmp_path / "found")
+    alone = single_process_model(job, pins.followed.order)
+    assert torch.equal(found.dense, alone.dense)
+    for table, rows_of in zip(found.tables, alone.tables, strict=True):
+        assert torch.equal(table, rows_of)
+    assert (found.scored, found.auc) == (alone.scored, alone.auc)

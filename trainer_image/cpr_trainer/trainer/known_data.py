@@ -1,0 +1,90 @@
+"""The data that all trainers of a group know: they read the same pins before they train, and at each known end."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter
+from cpr_trainer.data.reader import TableDataset
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.trainer.allreduce.group import Group
+from cpr_trainer.trainer.control import PollInterrupts
+from cpr_trainer.trainer.followed_data import DataLooks, LookThread
+from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.status import StatusPublisher
+from cpr_trainer.trainer.store_retry import retry_store_errors
+
+
+class KnownData:
+    """This trainer's knowledge of the data of a job that follows it. `poll_interrupts` is for waits."""
+
+    def __init__(
+        self, setup: Setup, exchange: Exchange, status: StatusPublisher, poll_interrupts: PollInterrupts
+    ) -> None:
+        assert setup.followed is not None, "there are pins"
+        self._followed = setup.followed
+        self._setup = setup
+        self._exchange = exchange
+        self._status = status
+        self._poll_interrupts = poll_interrupts
+        self._looks: LookThread | None = None
+        self._committer: AnchorCommitter | None = None
+
+    def look(self, committer: AnchorCommitter) -> None:
+        """On the leader: look for new files from now on. Pins restate what the anchors of `committer` need."""
+        self._committer = committer
+        if self._looks is None:
+            setup = self._setup
+            self._looks = LookThread(DataLooks.of(setup.job, setup.store, setup.files, self._oldest_samples))
+            self._looks.start()
+
+    def close(self) -> None:
+        """Look for files no more."""
+        if self._looks is not None:
+            self._looks.close()
+            self._looks = None
+
+    def on_group_formed(self, group: Group) -> None:
+        """Read the pins up to the one that the leader names, once per group. Raises what ends a wait, GroupBroken.
+
+        Before a group forms, any of its members may have read a later pin than others. The leader reads after that.
+        """
+        if self._looks is not None:
+            self._read(None)
+            group.name_pin(self._followed.number)
+        with self._status.waiting(self._poll_interrupts) as poll_and_report:
+            while not group.pin:
+                group.listen(poll_and_report)
+        self._read(group.pin)
+
+    def grows(self, group: Group, *, at_anchor: bool) -> bool:
+        """At the known end: read the pins that the leader names, and return whether there are any.
+
+        at_anchor: on the leader, all trainers wait here, and the anchor of this step is committed. Raises the error of
+        a look, what ends a wait, and GroupBroken.
+        """
+        if at_anchor and self._looks is not None:
+            self._looks.check()
+            if self._looks.newest > self._followed.number:
+                group.name_pin(self._looks.newest)
+            else:
+                self._looks.waits_at = self._followed.number
+        if group.pin <= self._followed.number:
+            return False
+        self._read(group.pin)
+        return True
+
+    def _oldest_samples(self) -> int:
+        anchors = () if self._committer is None else self._committer.state.anchors
+        return anchors[0].samples if anchors else 0
+
+    def _read(self, up_to: int | None) -> None:
+        """Read the pins up to that number, or all, and add their files to the data."""
+        files = retry_store_errors(partial(self._followed.read, up_to), self._status, self._poll_interrupts)
+        if files:
+            assert isinstance(self._setup.dataset, TableDataset), "files have tables"
+            self._setup.dataset.extend(files)
+        order = self._followed.order
+        self._status.update(total_samples=order.known_samples)
+        if order.has_ended:
+            self._exchange.end_data(order.total_samples)
