@@ -13,6 +13,7 @@ from cpr_contract.roster import ShardRoster
 from cpr_trainer.shard import main
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.service import Service
+from simulation.data_plane.arriving_data import ArrivingData
 from simulation.data_plane.calm import FIRST
 from simulation.data_plane.checker import Checker
 from simulation.data_plane.clock import Process, Scheduler
@@ -58,6 +59,10 @@ class Cluster:
         self.damaged = self.lossy = False
         self.dense_save = 0, FIRST
         self.suspension = Suspension(self)
+        self.arriving: ArrivingData | None = None
+        if self.workload.follows:
+            data, rng = self.workload.job.data, random.Random(f"the data of {seed}")
+            self.arriving = ArrivingData(data, self.workload.last_step, rng)
         self.operator = OperatorStub(self)
         self.checker: Checker
 

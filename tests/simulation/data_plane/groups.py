@@ -17,10 +17,14 @@ class GroupBrokenError(Exception):
 
 
 class Group:
-    """All ranks of a job. `epoch` counts how often they fell apart."""
+    """All ranks of a job. `epoch` counts how often they fell apart.
+
+    `pin` is the number of the pin that the leader named last, 0 before it did in this epoch.
+    """
 
     def __init__(self, scheduler: Scheduler, trainers: int) -> None:
         self.epoch = 0
+        self.pin = 0
         self._scheduler = scheduler
         self._trainers = trainers
         self._values: dict[tuple[int, str], dict[int, Any]] = {}
@@ -28,6 +32,7 @@ class Group:
     def break_up(self) -> None:
         """Let all meet again."""
         self.epoch += 1
+        self.pin = 0
         self._values.clear()
 
     def gather(

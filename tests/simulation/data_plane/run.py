@@ -49,6 +49,8 @@ def run_to_completion(seed: int, alter: Callable[[Workload], Workload] = lambda 
         assert done, f"the job does not end: {_state_of(cluster)}"
         result = _run(cluster)
         result.missing = cluster.checker.check_end()
+        if cluster.arriving is not None:
+            cluster.arriving.check_end()
         full = cluster.probes["memory for pushes was full"]
         recoverable = faults.recoverable and cluster.workload.job.replay.enabled and not cluster.lossy
         if recoverable and not full:

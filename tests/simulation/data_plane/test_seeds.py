@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from simulation.data_plane.run import RunResult, run_to_completion, run_under_faults
-from simulation.data_plane.workload import Workload, with_faults, with_keys
+from simulation.data_plane.workload import Workload, following, with_faults, with_keys
 
 #: `make soak` runs 10,000, in the parts `seeds-1` and `seeds-2`.
 SEEDS = 30
@@ -108,6 +108,26 @@ def test_stopped_and_drained_trainers_leave_the_bytes_of_a_calm_run(name: str) -
     faults, state = STOPS[name]
     probes = reached(lambda seed: with_faults(*faults, trainers=2 + seed % 2, sparse_updates="PerStep"))
     assert probes[state]
+
+
+#: Faults of jobs whose data arrives while they train, and a state that their first seeds reach.
+ARRIVALS = {
+    "trainers": (("kill_trainer", "kill_trainer_process", "reset", "clog"), "a trainer was replaced"),
+    "shards": (("kill_shard", "kill_server", "store_slow"), "rows came from a save"),
+    "store and rollbacks": (("store_down", "roll_back", "kill_trainer"), "a trainer was replaced"),
+    "stops": (("stop_job", "drain_trainer", "kill_in_stop"), "the job stopped at an anchor"),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ARRIVALS)
+def test_rows_that_arrive_are_trained_once_and_in_the_same_steps(name: str) -> None:
+    faults, state = ARRIVALS[name]
+    alter = following(with_faults(*faults, trainers=2, sparse_updates="PerStep"))
+    probes = sum((run_to_completion(seed, alter).probes for seed in range(3)), Counter[str]())
+    assert probes[state]
+    assert probes["a later pin was named"]
+    assert probes["a batch was filled by voids"]
 
 
 @pytest.mark.parametrize("mode", [run_under_faults, run_to_completion])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from cpr_contract.spec import OPEN_TOTAL
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange import WINDOW, Exchange, ShardsUnavailableError
@@ -23,6 +24,7 @@ from cpr_trainer.trainer.allreduce.group import NO_STATE, missing_steps
 from cpr_trainer.trainer.save_coordinator import CutSchedule
 from simulation.data_plane.calm import UNKNOWN, dense_after, digest_of
 from simulation.data_plane.groups import GroupBrokenError
+from simulation.data_plane.known_pins import KnownData
 from support.shard_job import KEY
 
 if TYPE_CHECKING:
@@ -69,15 +71,16 @@ class Trainer:
             pod.rank,
             pod.incarnation,
             KEY,
-            self.workload.job.data.samples or 0,
+            OPEN_TOTAL if cluster.arriving is not None else self.workload.job.data.samples or 0,
             file=file,
             clock=cluster.scheduler.clock,
             rng=random.Random(cluster.rng.getrandbits(64)),
         )
         self._roster = pod.roster
         self._began = cluster.scheduler.now
-        self._schedule = CutSchedule(lambda _: self.workload.last_step)
+        self._schedule = CutSchedule(lambda _: self._last_step)
         self._cut = 0
+        self._data = None if cluster.arriving is None else KnownData(self, cluster.arriving)
         self._named: tuple[int, ...] = ()  # the incarnations that are to commit the cut
         self._resumed = False
         self._epoch = 0
@@ -106,20 +109,25 @@ class Trainer:
                 self.done, self.pushed, self.pod.resume, self.pod.finished = NO_STATE, None, None, False
                 self.dense = UNKNOWN
                 self.pod.pushes.clear()
-                self._schedule, self._cut = CutSchedule(lambda _: self.workload.last_step), 0
+                self._schedule, self._cut = CutSchedule(lambda _: self._last_step), 0
 
     def _serve(self, epoch: int) -> None:
         self._meet(epoch)
         self._heal()
         while True:
-            if self.done < self.workload.last_step:
+            if self.done < self._last_step:
                 if self.pushed is None or self._resumed:
                     self._await_ready()
                     self._resumed = False
                 self._repair(self.pushed)
-            while self.done < self.workload.last_step:
+            while self.done < self._last_step:
                 self._step(epoch)
             self._end(epoch)
+
+    @property
+    def _last_step(self) -> int:
+        """The last known step."""
+        return self.workload.last_step if self._data is None else self._data.followed.order.steps
 
     def _meet(self, epoch: int) -> None:
         group, self._epoch = self.cluster.group, epoch
@@ -128,9 +136,11 @@ class Trainer:
         states = group.gather(epoch, met, self.rank, (self.done, self.dense), poll)
         done, dense = max(states)
         assert all(state == (done, dense) for state in states if state[0] == done), f"members differ: {states}"
+        if self._data is not None:
+            self._data.on_group_formed(epoch)
         if done == NO_STATE:
             done, dense = max(group.gather(epoch, f"{met}: save", self.rank, self.cluster.dense_save, poll))
-            if done < self.workload.last_step:
+            if done < self._last_step:
                 self._await_ready()
                 applied = max(done, *self.exchange.applied())
                 reached = max(group.gather(epoch, f"{met}: go on after", self.rank, applied, poll))
@@ -167,6 +177,8 @@ class Trainer:
 
     def _step(self, epoch: int) -> None:
         step, merges, group = self.done + 1, self.workload.job.per_step, self.cluster.group
+        if self._data is not None:
+            self._data.take(step)
         read = self._fetch(step)
         self.cluster.scheduler.sleep(self.cluster.rng.uniform(0.0, self.workload.step_s))
         if merges:
@@ -211,8 +223,8 @@ class Trainer:
         return announced
 
     def _end(self, epoch: int) -> None:
-        """All steps are trained: wait until their cut is in the store."""
-        last = self.workload.last_step
+        """All known steps are trained: wait until their cut is in the store, and return once there is more data."""
+        last, ends = self._last_step, self._data is None or self._data.followed.order.has_ended
         self._cut = last
         self.exchange.announce_cut(last)
         while True:
@@ -227,9 +239,10 @@ class Trainer:
                 continue
             if not self.exchange.unavailable():
                 self._repair(pushed=None)
-            self.pod.finished = (
-                min(each.step for each in self.exchange.saved()) >= last and not self.exchange.unavailable()
-            )
+            saved = min(each.step for each in self.exchange.saved()) >= last and not self.exchange.unavailable()
+            self.pod.finished = ends and saved
+            if self._data is not None and not ends and self._data.grows(at_anchor=saved):
+                return
             self.cluster.scheduler.sleep(_SLICE_S)
 
     def _flush(self) -> None:

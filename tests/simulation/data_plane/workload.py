@@ -46,7 +46,7 @@ class Workload:
     """A job, as a seed draws it. `interval_s` is the time between two cuts, `step_s` that of a step at most.
 
     `supervised`: trainers have a supervisor. `priority_interval_s`: see `ShardRoster`. `faults`: the only ones, or any
-    if empty.
+    if empty. `follows`: its data arrives while it trains.
     """
 
     job: JobSpec
@@ -56,6 +56,7 @@ class Workload:
     supervised: bool
     priority_interval_s: float = 0.0
     faults: tuple[str, ...] = ()
+    follows: bool = False
 
     @classmethod
     def draw(cls, seed: int, rng: random.Random) -> Workload:
@@ -250,6 +251,11 @@ def with_faults(*faults: str, **changes: Any) -> Callable[[Workload], Workload]:
         return replace(workload, job=job, faults=faults)
 
     return alter
+
+
+def following(alter: Callable[[Workload], Workload]) -> Callable[[Workload], Workload]:
+    """Return an alteration after which the data of the job arrives while it trains."""
+    return lambda workload: replace(alter(workload), follows=True)
 
 
 def with_keys(alter: Callable[[Workload], Workload]) -> Callable[[Workload], Workload]:

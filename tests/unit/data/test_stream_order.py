@@ -151,7 +151,7 @@ class _Numbers:
         self.prefetched.append(blocks.tolist())
 
 
-def test_trainers_read_only_blocks_of_their_lanes_ahead_in_each_segment() -> None:
+def test_trainers_prefetch_only_blocks_of_their_lanes_in_each_segment() -> None:
     """Slices are parts of the job's batches, wherever in a batch a segment begins."""
     parts = [([64] * 40, 0), ([32], 0), ([64] * 40, 95)]
     order = extended(StreamOrder(data_of(128, 1280)), parts)
@@ -161,10 +161,10 @@ def test_trainers_read_only_blocks_of_their_lanes_ahead_in_each_segment() -> Non
         dataset = _Numbers(layout)
         with closing(Loader(dataset, order, rank=rank, trainers=2, first_step=1)) as batches:
             taken = [batch.labels.astype(int) for _, batch in batches]
-        ahead = [set(blocks) for blocks in dataset.prefetched if blocks]
-        assert len(ahead) == 4, "two windows of two segments"
+        announced_blocks = [set(blocks) for blocks in dataset.prefetched if blocks]
+        assert len(announced_blocks) == 4, "two windows of two segments"
         for segment, (first, stop) in enumerate(((0, 40), (41, 81))):
             read = {block for rows in taken for block in layout.blocks_of(rows).tolist() if first <= block < stop}
-            announced = ahead[2 * segment] | ahead[2 * segment + 1]
+            announced = announced_blocks[2 * segment] | announced_blocks[2 * segment + 1]
             assert read <= announced
             assert len(announced) < 0.75 * (stop - first)

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,51 +17,24 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import DataPin, pin_key
 from cpr_contract.spec import DataSpec, FollowSpec
 from cpr_trainer.checkpoint.format import data_pins as pins
+from cpr_contract.spec import DataSpec, EarlyStopSpec, EvaluationSpec, FollowSpec
+from cpr_trainer.checkpoint.format import data_pins as pins
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.data.arrivals import compare_looks, due_voids
-from cpr_trainer.data.files import Block, Index, SourceFile
+from cpr_trainer.data.files import Index
 from cpr_trainer.errors import DataError
+from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Uris, Version
-from cpr_trainer.trainer.followed_data import DataLooks, FollowedData
+from cpr_trainer.trainer.followed_data import DataLooks, FollowedData, check_follow
+from support.file_folder import Folder
 from support.memory_store import MemoryStore
+from support.shard_job import small_job
 
 BATCH = 8
 DATA = DataSpec("CSV", "/clicks/", 1, None, BATCH, 3, 0, shuffle_rows=30, follow=FollowSpec(1.0))
 
 #: A row: its file, and its place there.
 Row = tuple[str, int]
-
-
-class Folder:
-    """Files by name, with the rows of each, and a number that counts its writes."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, tuple[int, int]] = {}
-        self.broken: set[str] = set()
-
-    def write(self, name: str, rows: int) -> None:
-        self.files[name] = rows, self.files.get(name, (0, 0))[1] + 1
-
-    def find(self, uri: str, *, may_be_empty: bool) -> tuple[str, ...]:
-        assert uri == DATA.uri
-        assert may_be_empty
-        return tuple(sorted(self.files))
-
-    def version(self, uri: str) -> Version:
-        if uri not in self.files:
-            raise DataError(f"{uri} is not there", "")
-        rows, writes = self.files[uri]
-        return Version(rows, str(writes))
-
-    def index(self, uris: Sequence[str]) -> list[Index]:
-        if broken := self.broken.intersection(uris):
-            raise DataError(f"{broken.pop()} cannot be read to its end", "")
-        return [self._index(uri) for uri in uris]
-
-    def _index(self, uri: str) -> Index:
-        file, sizes = SourceFile(uri, self.version(uri)), [7] * (self.files[uri][0] // 7) + [self.files[uri][0] % 7]
-        blocks = (Block(file, 7 * number, size, number, 0) for number, size in enumerate(sizes) if size)
-        return Index(file, tuple(blocks), sequential=False)
 
 
 class Reader:
@@ -164,7 +138,7 @@ class Arrivals:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
-def test_each_row_is_trained_once_whoever_looks_and_whenever_trainers_read(seed: int) -> None:
+def test_each_row_is_trained_once_for_any_leader_and_any_time_of_reading(seed: int) -> None:
     every, pins.RESTATE_EVERY = pins.RESTATE_EVERY, 3
     try:
         arrivals = Arrivals(seed)
@@ -264,6 +238,35 @@ def test_idle_job_that_is_to_finish_ends_once_all_files_are_trained() -> None:
     folder.write("b", 1)
     assert look(looks, 1) == [], "a file is on its way"
     assert [(pin.end, pin.segments[0].voids) for pin in look(looks, 3)] == [(False, 3), (True, 0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"uri": None}, "data.uri: absent"),
+        ({"epochs": 2}, "data.epochs above 1"),
+        ({"samples": 100}, "data.samples"),
+        ({"hold_out": 0.1}, "data.holdOut"),
+    ],
+)
+def test_data_that_cannot_be_followed_is_refused_by_the_field(changes: dict[str, Any], field: str) -> None:
+    job = small_job(Path("unused"))
+    check_follow(replace(job, data=DATA))
+    with pytest.raises(BadSpecError, match=f"data.follow and {field} do not go together"):
+        check_follow(replace(job, data=replace(DATA, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"evaluation": EvaluationSpec(100, 1000)}, "evaluation of held-out rows"),
+        ({"evaluation": EvaluationSpec(100, 1000, EarlyStopSpec("AUC", 2, 0.1), "s3://x/")}, "evaluation.earlyStop"),
+        ({"dense_sync": "ShadowMA"}, "trainers.denseSync other than AllReduce"),
+    ],
+)
+def test_job_that_cannot_follow_its_data_is_refused_by_the_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadSpecError, match=f"data.follow and {field} do not go together"):
+        check_follow(replace(small_job(Path("unused")), data=DATA, **changes))
 
 
 # --- Reading pins

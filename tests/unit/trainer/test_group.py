@@ -73,6 +73,23 @@ def test_members_join_step_and_finish(threads: ThreadPoolExecutor, members: list
     assert [type(end) for end in ends[1:]] == [Finished, Finished]
 
 
+def test_members_learn_the_named_pin_until_they_join_again(threads: ThreadPoolExecutor, members: list[Member]) -> None:
+    roster = roster_of(members, group=1)
+    groups = [member.make_group(roster) for member in members]
+
+    def join() -> None:
+        _all(threads, [lambda m=m, g=g: m.join(g) for m, g in zip(members, groups, strict=True)])
+
+    join()
+    groups[0].name_pin(7)
+    for group in groups[1:]:
+        while not group.pin:
+            group.listen(poll_interrupts)
+    assert [group.pin for group in groups] == [7] * 3
+    join()
+    assert [group.pin for group in groups[1:]] == [0] * 2
+
+
 def test_most_advanced_follower_gives_its_state_to_all(threads: ThreadPoolExecutor, members: list[Member]) -> None:
     for member, done in zip(members, (7, 8, NO_STATE), strict=True):
         member.replica.unpack(b"state %d" % done, done)

@@ -21,7 +21,7 @@ class Arrived:
 
 
 def compare_looks(before: Mapping[str, Version], now: Mapping[str, Version], newest: str) -> Arrived:
-    """Compare two looks at the files that are not pinned; a file that both found alike is settled.
+    """Compare two looks at the files that are not pinned; a file with the same version in both is settled.
 
     newest: the last name of all pinned files, empty if there is none.
     """
@@ -37,7 +37,7 @@ def due_voids(  # noqa: PLR0913 -- what is known, and what is not
     known: sample numbers in all pins. new_rows: rows of the settled files. waits: all known batches are trained. more:
     further files are on their way. ends: the pin is the last one.
 
-    A whole batch of rows is pinned at once. Fewer rows wait for others as long as there is something to train, or files
+    A whole batch of rows is pinned at once. Fewer rows wait for others while there is something to train, or files
     are on their way.
     """
     waiting = known % batch_size + new_rows

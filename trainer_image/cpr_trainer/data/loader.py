@@ -63,7 +63,7 @@ class Loader(Iterator[tuple[int, Batch]]):
         return self._thread.submit(self.batch, self._next_step)
 
     def _prefetch(self, window: WindowPlace) -> None:
-        self._dataset.prefetch(window.blocks_ahead(self._rank, self._trainers))
+        self._dataset.prefetch(window.blocks_to_prefetch(self._rank, self._trainers))
 
     def _slice(self, step: int) -> range:
         return self._order.slice_of(step, self._rank, self._trainers)

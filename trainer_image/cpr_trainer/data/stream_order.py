@@ -1,7 +1,7 @@
 """The order of samples of data that arrives: segments, one after the other, each in an order of its own.
 
-A segment is never changed, and later ones change no earlier number. Any two processes that know a step's segments
-therefore train the same rows in it, however many more segments one of them knows.
+A segment is never changed, and later ones change no earlier number. Two processes with the segments of a step therefore
+train the same rows in it, however many later segments one of them has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Data that arrives: what one trainer has read of its pins, and the leader's looks, which write them.
 
-The order of samples follows from the pins alone. A trainer adds to what it knows only by reading them from the store,
-the leader as well: its looks have a state of their own, and may run in another thread.
+The order of samples follows from the pins alone. Every trainer reads them from the store, the leader
+as well: its looks have a state of their own, and run in another thread.
 """
 
 from __future__ import annotations

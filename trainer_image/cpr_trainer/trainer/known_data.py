@@ -1,4 +1,4 @@
-"""The data that all trainers of a group know: they read the same pins before they train, and at each known end."""
+"""The data of a group: all trainers read the same pins before they train, and at each known end."""
 
 from __future__ import annotations
 
