@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -51,7 +52,8 @@ def single_process_model(job: JobSpec, order: StreamOrder | None = None) -> Save
     dataset = open_dataset(job.data, job.model, files_of(job))
     trainer = SingleProcessTrainer(job, dataset, job.data.seed)
     if order is not None:
-        trainer.order, trainer.scores = order, Scores(ProgressiveValidation.of(0, job.model, trainer.replica.model))
+        trainer.order = cast(BatchOrder, order)
+        trainer.scores = Scores(ProgressiveValidation.of(0, job.model, trainer.replica.model))
     trainer.train(lambda _: None)
     placement = Placement.of(job.model, 1)
     tables = tuple(

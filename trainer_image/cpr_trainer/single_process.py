@@ -15,7 +15,7 @@ import torch
 from cpr_contract.spec import MEASURED, JobSpec, samples_at
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.dataset import Dataset
-from cpr_trainer.data.order import BatchOrder, Order
+from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.embedding.access import Rows, as_rows, find_access
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.bfloat16 import as_floats
@@ -108,7 +108,7 @@ class SingleProcessTrainer:
     """
 
     def __init__(self, job: JobSpec, dataset: Dataset, seed: int, factory: Factory | None = None) -> None:
-        self.order: Order = BatchOrder.of(replace(job.data, seed=seed), dataset.layout)
+        self.order = BatchOrder.of(replace(job.data, seed=seed), dataset.layout)
         self.replica = DenseReplica(job.model, seed, job.device, job.precision, factory)
         self.scores = Scores(ProgressiveValidation.of(self.order.total_samples, job.model, self.replica.model))
         self.tables = LocalTables(job, seed)

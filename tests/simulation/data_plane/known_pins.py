@@ -31,15 +31,17 @@ class KnownData:
         self._looks: DataLooks | None = None
 
     def on_group_formed(self, epoch: int) -> None:
-        """Read the pins up to the one that the leader names. The first leader looks until there is one."""
-        if self._trainer.pod.leads:
-            self._read(None)
-            while not self.followed.number:
-                self._look(waits=True)
-                self._read(None)
-            self._check(epoch)
-            self._group.pin = self.followed.number
+        """Read the pins up to the one that the leader names. The first leader looks until there is one.
+
+        A group of the product has one roster. Here it may come while the members wait for the leader that it names.
+        """
         while not self._group.pin:
+            if self._trainer.pod.leads:
+                self._read(None)
+                if not self.followed.number:
+                    self._look(waits=True)
+                self._check(epoch)
+                self._group.pin = self._group.pin or self.followed.number
             self._trainer.poll_interrupts()
             self._check(epoch)
             self._trainer.cluster.scheduler.sleep(_LOOK_EVERY_S)

@@ -114,7 +114,7 @@ def test_stopped_and_drained_trainers_leave_the_bytes_of_a_calm_run(name: str) -
 ARRIVALS = {
     "trainers": (("kill_trainer", "kill_trainer_process", "reset", "clog"), "a trainer was replaced"),
     "shards": (("kill_shard", "kill_server", "store_slow"), "rows came from a save"),
-    "store and rollbacks": (("store_down", "roll_back", "kill_trainer"), "a trainer was replaced"),
+    "store and rollbacks": (("store_slow", "store_down", "roll_back", "kill_trainer"), "a trainer was replaced"),
     "stops": (("stop_job", "drain_trainer", "kill_in_stop"), "the job stopped at an anchor"),
 }
 

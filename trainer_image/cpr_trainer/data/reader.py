@@ -159,7 +159,7 @@ class BlockPrefetcher:
         self._fetched = BoundedSemaphore(decoders + 1)  # Bytes that wait for a decoder take memory, too.
 
     def extend(self, blocks: Sequence[Block], max_rows: int) -> None:
-        """Replace the blocks by more, of which the first are the same."""
+        """Replace the blocks by more, beginning with the present ones."""
         with self._lock:
             self._blocks, self._max_rows = blocks, max_rows
 
