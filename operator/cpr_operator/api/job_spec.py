@@ -100,6 +100,7 @@ def _data(data: Data) -> contract.DataSpec:
         columns=None if data.columns is None else _columns(data.columns),
         store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
         csv=None if data.csv is None else _copied(contract.CsvSpec, data.csv),
+        follow=None,
     )
 
 

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import DataPin, pin_key
-from cpr_contract.spec import DataSpec, FollowSpec
-from cpr_trainer.checkpoint.format import data_pins as pins
 from cpr_contract.spec import DataSpec, EarlyStopSpec, EvaluationSpec, FollowSpec
 from cpr_trainer.checkpoint.format import data_pins as pins
 from cpr_trainer.checkpoint.format.documents import DamagedError

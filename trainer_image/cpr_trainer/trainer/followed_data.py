@@ -15,8 +15,8 @@ from time import time
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DataPin, PinnedSegment, pin_key
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
-from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.data_pins import PinChain, needed, restates
+from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.data.arrivals import compare_looks, due_voids
 from cpr_trainer.data.dataset import Layout
 from cpr_trainer.data.files import Index
