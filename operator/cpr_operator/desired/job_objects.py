@@ -36,7 +36,9 @@ def key_secret(job: JobId, key: str, digest: str) -> Manifest:
 def disruption_budgets(job: JobId, status: Status, *, by_uid: bool) -> tuple[Manifest, ...]:
     """The budgets of both roles: one pod of a role may be drained at a time.
 
-    `by_uid`: all pods have the uid label, which pods of version 0.1.0 lack.
+    Pods that wait for a lost member are not ready, and have what its successor needs. `unhealthyPodEvictionPolicy:
+    AlwaysAllow` would let a drain evict all of them. `by_uid`: all pods have the uid label, which pods of version 0.1.0
+    lack.
     """
     return tuple(
         {
