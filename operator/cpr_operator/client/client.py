@@ -142,10 +142,11 @@ class Client:
         index: None is the leader, or shard 0. since_s: only lines of the last seconds. until: only lines up to this
         time; a naive one is local.
         """
+        found = self.get(name).document if index is None else self._connection.find(self.namespace, name)
         if index is None:
-            leader = (self.get(name).document.get("status") or {}).get("leader")
+            leader = ((found or {}).get("status") or {}).get("leader")
             index = leader if role == env.ROLE_TRAINER and leader is not None else 0
-        member = Member(self.namespace, name, role, index)
+        member = Member(self.namespace, name, role, index, "" if found is None else Job(found).uid)
         span = Span(None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s), until)
         return (follow_log if follow else read_log)(self._connection, member, span)
 
@@ -199,7 +200,7 @@ class Client:
         members = (job.spec.shards if role == env.ROLE_SHARD else job.spec.trainers).replicas
         if not 0 <= index < members:
             raise ClientError(f"there is no {role}/{index}; {name} has {members} {role}s, counted from 0")
-        pod = newest(self._connection, Member(self.namespace, name, role, index))
+        pod = newest(self._connection, Member(self.namespace, name, role, index, job.uid))
         if pod is None:
             raise NoObjectError(f"{role}/{index} of {name} has no pod that runs now; try again when it is Ready")
         return pod
@@ -213,12 +214,13 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One replica of one role of a job."""
+    """One replica of one role of a job. Without the job's `uid`, of any job that had its name."""
 
     namespace: str
     job: str
     role: str
     index: int
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,13 @@ def follow_log(connection: KubeConnection, member: Member, span: Span) -> Iterat
 def newest(connection: KubeConnection, member: Member) -> Object | None:
     """Return the pod of the highest incarnation that has started, or None."""
     labels = {env.LABEL_JOB: member.job, env.LABEL_ROLE: member.role, env.LABEL_INDEX: member.index}
-    started = (pod for pod in connection.pods(member.namespace, labels) if pod["status"].get("phase") != "Pending")
+    started = (
+        pod
+        for pod in connection.pods(member.namespace, labels)
+        if pod["status"].get("phase") != "Pending"
+        # Pods of an earlier job of the name may still end. Those of version 0.1.0 have no such label.
+        and (not member.uid or pod["metadata"]["labels"].get(env.LABEL_JOB_UID, member.uid) == member.uid)
+    )
     return max(started, key=lambda pod: int(pod["metadata"]["labels"][env.LABEL_INCARNATION]), default=None)
 
 

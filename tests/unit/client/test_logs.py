@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from cpr_operator.client import ClientError, client
-from cpr_operator.client.client import Member, Span, before, follow_log, read_log
+from cpr_operator.client.client import Member, Span, before, follow_log, newest, read_log
 
 MEMBER = Member("team", "job", "shard", 1)
 
@@ -53,6 +53,15 @@ class FakeConnection:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "POLL_S", 0.0)
+
+
+def test_pods_of_an_earlier_job_of_the_name_are_left_out() -> None:
+    earlier, mine, unlabelled = pod(9), pod(3), pod(2)
+    earlier["metadata"]["labels"]["cprjob.io/job-uid"] = "earlier"
+    mine["metadata"]["labels"]["cprjob.io/job-uid"] = "uid"
+    connection: Any = FakeConnection([("Running", [earlier, mine, unlabelled])])
+    found = [newest(connection, replace(MEMBER, uid=uid)) for uid in ("uid", "", "another")]
+    assert found == [mine, earlier, unlabelled]
 
 
 def test_read_log_reads_the_newest_pod_that_started() -> None:
