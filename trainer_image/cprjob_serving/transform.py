@@ -182,16 +182,18 @@ def ids_of(
     if feature.pooling is None:
         return Ids(_rows(table, list(cells), feature, lambda place: place, known))
     bags = [_values(cell, transform.separator) for cell in cells]
-    used = [[place for place, each in enumerate(bag) if each is not None and each not in {"", b""}] for bag in bags]
-    if feature.maxLength is not None:
-        used = [places[-feature.maxLength :] for places in used]
+    present = [[place for place, each in enumerate(bag) if each is not None and each not in {"", b""}] for bag in bags]
+    used = [places[-(feature.maxLength or len(places)) :] for places in present]
     lengths = np.array([len(places) for places in used], np.int64)
     samples = np.repeat(np.arange(len(bags)), lengths)
     ids = [bag[place] for bag, places in zip(bags, used, strict=True) for place in places]
     rows = _rows(table, ids, feature, lambda place: int(samples[place]), known)
     if feature.weights is None:
         return Ids(rows, lengths)
-    return Ids(rows, lengths, _weights(feature.weights, columns, bags, used, transform.separator))
+    # As in training, a weight beside an id that `maxLength` drops has to be a number.
+    weights = _weights(feature.weights, columns, bags, present, transform.separator)
+    ends = np.cumsum([len(places) for places in present])
+    return Ids(rows, lengths, weights[np.repeat(ends - np.cumsum(lengths), lengths) + np.arange(len(rows))])
 
 
 def _samples(transform: Transform, columns: Columns) -> int:
@@ -307,11 +309,11 @@ def _values(cell: Any, separator: str | None) -> list[Any]:
 
 
 def _weights(
-    name: str, columns: Columns, bags: list[list[Any]], used: list[list[int]], separator: str | None
+    name: str, columns: Columns, bags: list[list[Any]], present: list[list[int]], separator: str | None
 ) -> Floats:
-    """Return the weights of the ids that are used, float32 [k]."""
+    """Return the weights of the ids that are present, float32 [k]."""
     found: list[float] = []
-    for at, (cell, bag, places) in enumerate(zip(columns[name], bags, used, strict=True)):
+    for at, (cell, bag, places) in enumerate(zip(columns[name], bags, present, strict=True)):
         weights = _values(cell, separator)
         if len(weights) != len(bag):
             raise EncodeError(

@@ -105,6 +105,24 @@ def test_rows_are_encoded_as_training_encodes_them(tmp_path: Path, seed: int) ->
             assert found.weights.tolist() == expected.weights.tolist()
 
 
+@pytest.mark.parametrize(("weights", "taken"), [(["x", 2], None), ([None, 2], None), ([7, 2], [2.0])])
+def test_weight_beside_a_dropped_id_is_a_number(tmp_path: Path, weights: list[Any], taken: list[float] | None) -> None:
+    """Training refuses the row, too: see `test_a_row_with_wrong_weights_is_a_bad_one`."""
+    named = ColumnsSpec(("click",), (), (), (), separator="|")
+    data = DataSpec("CSV", f"file://{tmp_path}/rows.csv", 1, None, 64, 7, 0, columns=named)
+    features = (FeatureSpec("liked", "liked", "item", "Sum", weights="stars", max_length=1),)
+    transform = transform_of(serving_job(data, (TableSpec("item", 50),), features, 0))
+    given = {"liked": [[1, None, 2]], "stars": [[weights[0], "beside no id", weights[1]]]}
+    if taken is None:
+        with pytest.raises(EncodeError, match=r"column stars, sample 0: (a weight is missing|'x' is not)"):
+            ids_of(transform, transform.features[0], given)
+        return
+    found = ids_of(transform, transform.features[0], given)
+    assert found.lengths is not None
+    assert found.weights is not None
+    assert (found.lengths.tolist(), found.weights.tolist()) == ([1], taken)
+
+
 def test_texts_are_encoded_as_training_encodes_them(tmp_path: Path) -> None:
     lines = ["click,views,price,user,tags", "1,3,.5,42,a|b", "0,,1e3,,", "1,-2,-7.25,é,b||c", "0,x,1,z,d"]
     (tmp_path / "rows.csv").write_text("\n".join(lines[:-1]) + "\n", "utf-8")
