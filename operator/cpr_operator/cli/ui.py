@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ from cpr_operator.cli.pictures.report_page import contents, render
 from cpr_operator.cluster.local.object_files import read_events, read_json
 
 Object = Mapping[str, Any]
+
+_LOG = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 #: Seconds between two reads of the state that a page shows.
@@ -71,21 +74,32 @@ class LocalJobs:
 
     def __init__(self, workdir: Path) -> None:
         self._workdir = workdir
+        self._damaged = set[Path]()
         self.title = str(workdir)
         if not self.list():
             raise DocumentError(f"there is no job in {workdir}; name the folder of a run, or one with such folders")
 
     def list(self) -> dict[tuple[str, str], Object]:
         """Return all jobs by folder of the run and name."""
-        found = ((run, path, read_json(path)) for run, path in self._paths())
+        found = ((run, path, self._read(path)) for run, path in self._paths())
         return {(run.name, path.stem): job for run, path, job in found if job is not None}
 
     def report(self, group: str, name: str) -> JobReport:
         """Return the present report of a job. Raises DocumentError, InvalidStatusError."""
         for run, path in self._paths():
-            if (run.name, path.stem) == (group, name) and (job := read_json(path)) is not None:
+            if (run.name, path.stem) == (group, name) and (job := self._read(path)) is not None:
                 return job_report(job, read_events(run, job["metadata"]["uid"]), time.time())
         raise DocumentError(f"there is no job {group}/{name} in {self._workdir}")
+
+    def _read(self, path: Path) -> Object | None:
+        """Return the job in a file; None if there is none, or a file that a machine left damaged when it stopped."""
+        try:
+            return read_json(path)
+        except ValueError as error:
+            if path not in self._damaged:
+                self._damaged.add(path)
+                _LOG.warning("%s contains no job and is left out: %s", path, error)
+            return None
 
     def _paths(self) -> Iterator[tuple[Path, Path]]:
         """Yield the working folder of each run, and the file FOLDER/jobs/NAMESPACE/NAME.json of its job."""

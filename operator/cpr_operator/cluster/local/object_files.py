@@ -174,6 +174,8 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(descriptor)  # without it, a machine that stops may leave an empty file
     temporary.replace(path)
 
 
