@@ -21,8 +21,6 @@ from cprjob_serving.sources import Source, SourceError, fetch, read, source_of
 
 _LOG = logging.getLogger(__name__)
 _LOCK, _SCRATCH, _MODEL = "lock", ".scratch", "model-"
-#: Models before the current one that stay: another process may have read `current.json` and not yet opened the files.
-_EARLIER = 1
 
 
 class Follower:
@@ -138,10 +136,10 @@ class Follower:
         unfinished.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
         unfinished.replace(self._folder / CURRENT)
         # A model that a reader has taken keeps its mapped files.
+        before = "" if self._model is None else self._model.folder.name
         self._model, self._have = model, (entry.sequence, found.digest)
-        others = sorted(path.name for path in self._folder.glob(f"{_MODEL}*") if path.name < name)
-        for each in others[:-_EARLIER]:
-            shutil.rmtree(self._folder / each, ignore_errors=True)
+        # A process may have read the earlier name, and not have opened its files yet.
+        self._delete_all_but(name, before)
 
     def _open_current(self) -> None:
         """Open the model that an earlier process has left in the folder, if it is whole, and delete all others."""
@@ -151,9 +149,14 @@ class Follower:
             self._model, self._have = Model.open(self._folder / name), have
         except (FileNotFoundError, NoModelError, ValueError, KeyError):
             name = ""
-        for path in self._folder.glob(f"{_MODEL}*"):
-            if path.name != name:
-                shutil.rmtree(path, ignore_errors=True)
+        self._delete_all_but(name)
+
+    def _delete_all_but(self, *names: str) -> None:
+        """Delete the folders of other models, and of those that a process did not complete."""
+        for pattern in (f"{_MODEL}*", f".{_MODEL}*"):
+            for path in self._folder.glob(pattern):
+                if path.name not in names:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def _name_of(found: Found) -> tuple[int, str]:
