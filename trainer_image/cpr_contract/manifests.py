@@ -315,7 +315,7 @@ def data_key(job_uid: str, *, evaluates: bool = False) -> str:
 
 def pin_key(job_uid: str, number: int) -> str:
     """The key of a job's `DataPin`."""
-    return f"{job_uid}/pins/{number:010d}.json"
+    return f"{job_uid}/data-pins/{number:010d}.json"
 
 
 def workers_key(job_uid: str) -> str:

@@ -227,6 +227,23 @@ def test_until_ends_by_a_pin(idle: Any, until_s: float, now_s: float, *, end: bo
     assert bool(look(looks, 4)) is not end, "no pin follows the last one"
 
 
+def test_idle_job_does_not_finish_while_a_file_changes() -> None:
+    folder, store = Folder(), MemoryStore()
+
+    def appended(uris: Sequence[str]) -> list[Index]:
+        folder.write(uris[0], 9)
+        return Folder.index(folder, uris)
+
+    data = replace(DATA, follow=FollowSpec(1.0, idle="Finish"))
+    assert [pin.end for pin in look(looks_of(store, folder, data), 1)] == []
+    folder.write("a", 12)
+    first = look(looks_of(store, folder, data))
+    assert [pin.end for pin in first] == [False]
+    folder.write("b", 8)
+    looks = DataLooks(data, "uid", store, cast(Uris, folder), appended)
+    assert [pin.end for pin in look(looks, 3)] == []
+
+
 def test_idle_job_that_is_to_finish_ends_once_all_files_are_trained() -> None:
     folder, store = Folder(), MemoryStore()
     looks = looks_of(store, folder, replace(DATA, follow=FollowSpec(1.0, idle="Finish")))

@@ -167,10 +167,11 @@ class DataLooks:
         indices = self._index_settled(arrived.settled)
         rows = sum(block.rows for index in indices for block in index.blocks)
         known = followed.order.known_samples
-        idle = waits and not rows and not arrived.more and self._follow.idle == "Finish"
+        more = arrived.more or len(indices) < len(arrived.settled)  # one that changed since will settle again
+        idle = waits and not rows and not more and self._follow.idle == "Finish"
         over = self._follow.until_s is not None and now_s >= self._follow.until_s
         ends = (idle or over) and known + rows > 0
-        voids = due_voids(known, rows, followed.order.batch_size, waits=waits, more=arrived.more, ends=ends)
+        voids = due_voids(known, rows, followed.order.batch_size, waits=waits, more=more, ends=ends)
         if voids is None:
             return None
         pin = followed.pin(
