@@ -20,6 +20,7 @@ from cpr_trainer.checkpoint.anchor import pruning
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, needed_by
 from cpr_trainer.publish import decisions
 from cpr_trainer.publish.publisher import Publisher
+from cpr_trainer.store import StoreUnreachableError
 from cprjob_serving import ChainError, Follower, SourceError, current
 from cprjob_serving.chain import HINT, Entry, entry_key
 from support.memory_store import MemoryStore
@@ -188,6 +189,47 @@ def test_job_that_is_created_again_begins_a_new_base(case: Case) -> None:
     entry = case.publish()
     assert (entry.sequence, entry.base, entry.anchor) == (2, 2, earlier.anchor)
     case.check()
+
+
+def test_publisher_begins_again_after_an_outage_of_the_target(case: Case, tmp_path: Path) -> None:
+    case.job.train_and_save()
+    publisher = Publisher(case.job.store, case.target, case.job.job, EVERY_STEP, tmp_path / "own", lambda: 1000.0)
+
+    def unavailable(_prefix: str) -> Any:
+        raise StoreUnreachableError("the target", "it is away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(case.target, "list", unavailable)
+        with pytest.raises(StoreUnreachableError):
+            publisher.begin()
+    publisher.begin()
+    assert publisher.look()
+    publisher.close()
+
+
+def test_entries_that_are_deleted_need_not_be_readable(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "LONGEST_CHAIN", 2)
+    for _ in range(3):
+        case.job.train_and_save()
+        case.publish(replace(EVERY_STEP, keep=1))
+    case.target.objects[entry_key(2)] = b"damaged"
+    case.job.train_and_save()
+    case.publish(replace(EVERY_STEP, keep=1))
+    assert [key for key in case.target.objects if key.startswith("chain/0")] == [entry_key(4)]
+
+
+def test_follower_keeps_the_model_that_it_named_before_and_no_unfinished_one(case: Case) -> None:
+    case.job.train_and_save()
+    case.publish()
+    case.follower.update()
+    named, folder = case.follower.model.folder.name, case.follower.model.folder.parent
+    (folder / ".model-000000000002-killed").mkdir()
+    for _ in range(3):
+        case.job.train_and_save()
+        case.publish()
+    case.follower.update()
+    assert case.follower.sequence == 4
+    assert {path.name for path in folder.glob("*model-*")} == {named, case.follower.model.folder.name}
 
 
 class Death(BaseException):

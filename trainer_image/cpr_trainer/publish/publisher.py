@@ -55,10 +55,10 @@ class Publisher:
 
     def begin(self) -> None:
         """Check the target, and delete what earlier processes have left there. Raises StoreError."""
-        self._pin.start()
         self._target.probe()
         self._note(self._target.chain())
         self._target.prune()
+        self._pin.start()  # at last, so that an error before lets the caller begin again
 
     def close(self) -> None:
         """Release all anchors. Raises StoreError."""
@@ -220,7 +220,7 @@ class _Pin:
     def __init__(self, store: Store, job_uid: str, nonce: str, clock: Callable[[], float]) -> None:
         self._store, self._job_uid, self._nonce, self._clock = store, job_uid, nonce, clock
         self._keys: tuple[str, ...] = ()
-        self._over = threading.Event()
+        self._over, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._renew, name="pin", daemon=True)
 
     def start(self) -> None:
@@ -229,13 +229,15 @@ class _Pin:
 
     def hold(self, *keys: str) -> None:
         """Pin these anchors of the job, and no others. Raises StoreError."""
-        self._keys = tuple(key for key in keys if key.startswith(f"{self._job_uid}/"))
-        self._write()
+        with self._lock:  # no renewal of the earlier keys may end after this
+            self._keys = tuple(key for key in keys if key.startswith(f"{self._job_uid}/"))
+            self._write()
 
     def close(self) -> None:
         """Delete the pin. Raises StoreError."""
         self._over.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._store.delete([pin_key(self._job_uid, self._nonce)])
 
     def _write(self) -> None:
@@ -244,7 +246,8 @@ class _Pin:
     def _renew(self) -> None:
         while not self._over.wait(_RENEWED_S):
             try:
-                if self._keys:
-                    self._write()
+                with self._lock:
+                    if self._keys:
+                        self._write()
             except StoreError as error:
                 _LOG.warning("%s is not renewed: %s", pin_key(self._job_uid, self._nonce), error)

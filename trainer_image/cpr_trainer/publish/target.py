@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,14 +141,17 @@ class Target:
     def prune(self) -> None:
         """Delete the entries before the oldest base that stays, and files that no entry names. Raises StoreError."""
         keys = [each.key for prefix in (ENTRIES, FILES) for each in self._store.list(prefix)]
-        numbers = sorted(n for key in keys if (n := sequence_of(key)) is not None and key == entry_key(n))
-        entries: Mapping[int, Entry]
-        try:
-            entries = {number: self._entry(number).entry for number in numbers}
-        except ChainError as error:  # it names unknown files
-            _LOG.warning("nothing of the chain is deleted: %s", error)
-            return
-        bases = [number for number, entry in entries.items() if entry.is_base]
+        numbers = (n for key in keys if (n := sequence_of(key)) is not None and key == entry_key(n))
+        entries, bases = dict[int, Entry](), list[int]()
+        for number in sorted(numbers, reverse=True):  # older entries than those that stay need not be readable
+            try:
+                entries[number] = self._entry(number).entry
+            except ChainError as error:  # it names unknown files
+                _LOG.warning("nothing of the chain is deleted: %s", error)
+                return
+            bases += [number] if entries[number].is_base else []
+            if len(bases) == self._keep:
+                break
         old, files = superfluous(keys, bases, entries, self._keep)
         self._store.delete(old)
         self._store.delete(files)
