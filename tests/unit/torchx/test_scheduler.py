@@ -40,7 +40,11 @@ class FakeConnection:
         if key in self.stored:
             raise ClientError('cprjobs.cprjob.io "quickstart" already exists; give another name')
         spec = CPRJobSpec.model_validate(manifest["spec"]).model_dump(mode="json", by_alias=True)
-        self.stored[key] = {"metadata": manifest["metadata"], "spec": spec, "status": {}}
+        self.stored[key] = {
+            "metadata": manifest["metadata"] | {"uid": manifest["metadata"]["name"]},
+            "spec": spec,
+            "status": {},
+        }
         return self.stored[key]
 
     def find(self, namespace: str, name: str) -> dict[str, Any] | None:
