@@ -124,12 +124,12 @@ def test_get_has_the_columns_of_the_resource(cprjob: Cprjob, api: httpx.Client) 
         head, line = cprjob("get", "columns", "-o", form).splitlines()
         shown = [number for number, column in enumerate(columns) if wide or not column["priority"]]
         assert head.split() == [columns[number]["name"].upper() for number in shown]
-        *cells, age = [str(row["cells"][number]) for number in shown]
+        *cells, age = ["" if (cell := row["cells"][number]) is None else str(cell) for number in shown]
         assert columns[-1]["name"] == "Age"
         assert re.fullmatch(r"\d+s|\d+m(\d+s)?", age)
         assert words(line).startswith(words(" ".join(cells)))
     wide_only = {column["name"] for column in columns if column["priority"]}
-    assert wide_only == {"Mode", "Speed", "ETA", "Shards", "Trainers"}
+    assert wide_only == {"Mode", "Speed", "ETA", "Published", "Shards", "Trainers"}
     assert {"1.5 min", "0.001235", "42%"} <= set(row["cells"])
 
 
