@@ -146,7 +146,7 @@ def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_pa
 
     # Another run that reads all pins at its start, and has one end.
     calm_job = job_of(tmp_path / "calm")
-    shutil.copytree(tmp_path / "disturbed/store/bucket/5f1e/pins", tmp_path / "calm/store/bucket/5f1e/pins")
+    shutil.copytree(tmp_path / "disturbed/store/bucket/5f1e/data-pins", tmp_path / "calm/store/bucket/5f1e/data-pins")
     with LocalJob(calm_job, tmp_path / "calm", NEVER_S) as running:
         running.start()
         anchor = running.result()
