@@ -14,25 +14,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cpr_contract.model import DEFAULT_ROW, TableSpec
-from cpr_contract.spec import LabelValuesSpec
 from cpr_trainer.arrays import Ints
+from cpr_trainer.data.cells import RowErrors, add_errors, groups_of, labels_of_texts, numbers_of, weights_of_samples
 from cpr_trainer.data.files import Parsed
-from cpr_trainer.data.schema import MAX_WEIGHT, NO_ROW, Columns, Input, as_texts, count_features, ids_of_hashes, is_text
+from cpr_trainer.data.schema import NO_ROW, Columns, Input, as_texts, count_features, ids_of_hashes, is_text
 from cpr_trainer.data.whole_numbers import as_canonical, canonical
 from cpr_trainer.embedding.bags import Bags, Column, FeatureLayout, Int32s
 from cprjob_serving.hashes import Cells, hashes
 
-#: The errors of bad rows of a block, by row: they are no samples.
-RowErrors = dict[int, str]
-
-_MAX_GROUP_NAME = 64
 #: Decimals that int64 holds, whatever their digits are.
 _SHORT = "^[0-9]{1,18}$"
 _INTEGER_OR_ABSENT = "^(-?[0-9]+)?$"
-_LARGEST = float(np.finfo(np.float32).max)
-_MAX_SHOWN_BYTES = 40
-#: Marks a text that is none of a label's.
-_UNKNOWN = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,25 +59,29 @@ def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = No
     texts = {each.label: each for each in columns.label_values}
     for name in columns.labels:
         if name in texts:
-            predicted.append(_labels_of_texts(table.column(name), texts[name], errors))
+            predicted.append(labels_of_texts(table.column(name), texts[name], errors))
             continue
-        values = _numbers_of(table.column(name))
-        _add_errors(errors, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
+        values = numbers_of(table.column(name))
+        add_errors(errors, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
         predicted.append((values == 1).astype(np.uint8))
     for name in columns.targets:
-        values = _numbers_of(table.column(name))
+        values = numbers_of(table.column(name))
         wrong = ~np.isfinite(values)
-        _add_errors(errors, f"column {name}", table.column(name), wrong, "a number")
+        add_errors(errors, f"column {name}", table.column(name), wrong, "a number")
         predicted.append(np.where(wrong, 0, values).astype(np.float32))
     labels = predicted[0] if len(predicted) == 1 else np.stack(predicted, axis=1)
     dense = np.zeros((table.num_rows, columns.width), np.float32)
     for place, name in enumerate(columns.counts + columns.numbers):
-        values = _numbers_of(table.column(name))
-        _add_errors(errors, f"column {name}", table.column(name), np.isinf(values), "a number or empty")
+        values = numbers_of(table.column(name))
+        add_errors(errors, f"column {name}", table.column(name), np.isinf(values), "a number or empty")
         values = np.where(np.isfinite(values), values, 0)
         dense[:, place] = count_features(values) if place < len(columns.counts) else values
-    groups = None if columns.group is None else _groups_of(table.column(columns.group))
-    weights = None if columns.sample_weight is None else _sample_weights(table, columns.sample_weight, errors)
+    groups = None if columns.group is None else groups_of(table.column(columns.group))
+    weights = (
+        None
+        if columns.sample_weight is None
+        else weights_of_samples(table.column(columns.sample_weight), columns.sample_weight, errors)
+    )
     rows = Rows(dense, _ids_of(table, columns, errors, features), labels, errors, groups, weights)
     return _with_ragged(rows, parsed.ragged) if parsed.ragged else rows
 
@@ -110,30 +106,6 @@ def _with_ragged(rows: Rows, ragged: dict[int, str]) -> Rows:
         weights[places] = rows.sample_weights
     errors = ragged | {int(places[row]): error for row, error in rows.errors.items()}
     return Rows(dense, ids, labels, errors, groups, weights)
-
-
-def _labels_of_texts(column: Any, known: LabelValuesSpec, errors: RowErrors) -> NDArray[np.uint8]:
-    """Return the label of each row, uint8 [n]; rows with another text are noted in `errors`. An absent one is empty."""
-    meanings = dict.fromkeys(known.negative, 0) | dict.fromkeys(known.positive, 1)
-    found = [np.empty(0, np.uint8)]
-    for chunk in column.chunks:
-        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-        texts = (*as_texts(coded.dictionary).to_pylist(), b"")
-        of_texts = [meanings.get((text or b"").decode("utf-8", "replace"), _UNKNOWN) for text in texts]
-        places = coded.indices.fill_null(len(of_texts) - 1).to_numpy(zero_copy_only=False)
-        found.append(np.array(of_texts, np.uint8)[places])
-    labels = np.concatenate(found)
-    expected = ", ".join(repr(text) for text in (*known.positive, *known.negative))
-    _add_errors(errors, f"column {known.label}", column, labels == _UNKNOWN, f"one of {expected}")
-    return np.where(labels == _UNKNOWN, 0, labels).astype(np.uint8)
-
-
-def _sample_weights(table: Any, name: str, errors: RowErrors) -> NDArray[np.float32]:
-    """Return the weight of each row, float32 [n]; rows without a valid one are noted in `errors`."""
-    found = _numbers_of(table.column(name))
-    valid = (found >= 0) & (found <= MAX_WEIGHT)
-    _add_errors(errors, f"column {name}", table.column(name), ~valid, f"a weight from 0 to {MAX_WEIGHT}")
-    return np.where(valid, found, 0).astype(np.float32)
 
 
 # --- Ids
@@ -165,7 +137,7 @@ def _ids_of_cells(table: Any, used: Input, errors: RowErrors) -> Int32s | Ints:
     """Return the ids of a column of one id a sample, see `_single_ids`."""
     column = table.column(used.column)
     ids, wrong = _single_ids(column, used)
-    _add_errors(errors, f"column {used.column}", column, wrong, _expected_id(used))
+    add_errors(errors, f"column {used.column}", column, wrong, _expected_id(used))
     return ids
 
 
@@ -178,7 +150,7 @@ def _ids_of_bags(table: Any, used: Input, separator: str | None, errors: RowErro
         weights = weights[last]
     ids, wrong = _single_ids(lists, used)
     samples = np.repeat(np.arange(table.num_rows), lengths)
-    _add_errors(errors, f"an id in column {used.column}", lists, wrong, _expected_id(used), samples)
+    add_errors(errors, f"an id in column {used.column}", lists, wrong, _expected_id(used), samples)
     return Column(ids, lengths, weights)
 
 
@@ -329,74 +301,10 @@ def _weights_of(
     of_ids = np.repeat(fits, bag_sizes) & present  # The ids that have a weight,
     of_weights = np.zeros(len(cells), np.bool_)  # and their weights.
     of_weights[np.repeat(fits, of_rows)] = present[np.repeat(fits, bag_sizes)]
-    found = _numbers_of(cells)[of_weights]
+    found = numbers_of(cells)[of_weights]
     wrong = ~np.isfinite(found)
     rows = np.repeat(np.arange(len(of_rows)), of_rows)[of_weights]
-    _add_errors(errors, f"a weight in column {name}", cells.filter(pa.array(of_weights)), wrong, "a number", rows)
+    add_errors(errors, f"a weight in column {name}", cells.filter(pa.array(of_weights)), wrong, "a number", rows)
     weights = np.zeros(len(present), np.float32)
     weights[of_ids] = np.where(wrong, 0, found)
     return weights[present]
-
-
-# --- Numbers, groups and errors
-
-
-def _numbers_of(column: Any) -> NDArray[np.float64]:
-    """Return a column as float64 [n]: NaN if it is absent, infinite if it is not a number that float32 holds."""
-    parsed = pa.chunked_array([_parsed(chunk) for chunk in column.chunks], pa.float64())
-    values: NDArray[np.float64] = parsed.to_numpy()
-    usable = np.abs(values) <= _LARGEST
-    if usable.all():
-        return values
-    absent = parsed.is_null().to_numpy()
-    return np.where(absent, np.nan, np.where(usable, values, np.inf))
-
-
-def _parsed(column: Any) -> Any:
-    """Return a column as pyarrow doubles: null if it is absent, NaN if it is not a number."""
-    if not pa.types.is_binary(column.type):
-        return column.cast(pa.float64(), safe=False)
-    present = pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, column.type), column)
-    try:
-        return present.cast(pa.float64())
-    except pa.ArrowInvalid:  # Some cell is not a number: parse each different one.
-        unique = present.dictionary_encode()
-        values = pa.array([_parsed_cell(cell) for cell in unique.dictionary], pa.float64())
-        return values.take(unique.indices)
-
-
-def _parsed_cell(cell: Any) -> float:
-    try:
-        return float(cell.cast(pa.float64()).as_py())
-    except pa.ArrowInvalid:
-        return float("nan")
-
-
-def _groups_of(column: Any) -> NDArray[np.object_]:
-    """Return the value of each row as text, str [n]; an absent one is empty. Equal values are one object."""
-    parts = [np.empty(0, np.object_)]
-    for chunk in column.chunks:
-        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-        names = np.array([*map(_group_name, coded.dictionary.to_pylist()), ""], np.object_)
-        parts.append(names[coded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)])
-    return np.concatenate(parts)
-
-
-def _group_name(value: object) -> str:
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
-    return text[:_MAX_GROUP_NAME]
-
-
-def _add_errors(  # noqa: PLR0913, PLR0917 -- the parts of one sentence
-    errors: RowErrors, what: str, cells: Any, wrong: NDArray[np.bool_], expected: str, rows: Ints | None = None
-) -> None:
-    """Note that `what` is not `expected`, for cells of a pyarrow array that are `wrong`; a row's first error stays.
-
-    wrong: bool [k], one for each cell. rows: int64 [k], the row of each cell; None if there is one in each row.
-    """
-    for place in np.flatnonzero(wrong).tolist():
-        row, value = place if rows is None else int(rows[place]), cells[place].as_py()
-        if isinstance(value, bytes):
-            value = value[:_MAX_SHOWN_BYTES].decode("utf-8", "backslashreplace")
-        shown = "empty" if value in {None, ""} else repr(value)[: _MAX_SHOWN_BYTES + 2]
-        errors.setdefault(row, f"{what} is {shown}, not {expected}")

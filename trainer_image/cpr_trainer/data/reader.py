@@ -14,8 +14,9 @@ import numpy as np
 from cpr_contract.model import ModelSpec
 from cpr_contract.spec import DataSpec
 from cpr_trainer.arrays import Ints
+from cpr_trainer.data.cells import RowErrors
 from cpr_trainer.data.dataset import Batch, Layout, window_rows
-from cpr_trainer.data.decode import RowErrors, Rows, decode
+from cpr_trainer.data.decode import Rows, decode
 from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, content_errors
 from cpr_trainer.data.json_lines import JsonLinesFormat
 from cpr_trainer.data.schema import Columns, is_category
