@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cpr_contract import CONTRACT_VERSION, env, manifests, model, reports, roster, spec
+from cpr_contract import CONTRACT_VERSION, env, manifests, model, published, reports, roster, spec
 from cpr_contract.choices import DenseSync, SparseUpdates
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.model import CrossSpec, DynamicSpec, OptimizerSpec, SparseOptimizerSpec
@@ -33,7 +33,7 @@ DOCUMENTS: dict[str, Any] = {
     "job_spec": spec.JobSpec,
     "origin": manifests.RestoreRecord,
     "problem": reports.Problem,
-    "publisher_report": reports.PublisherReport,
+    "publisher_report": published.PublisherReport,
     "recorded": reports.Recorded,
     "result": reports.Result,
     "roster_note": reports.RosterNote,
@@ -65,7 +65,7 @@ def names() -> dict[str, Any]:
             manifests.RESTORE_RECORD,
             manifests.data_key(UID),
             manifests.data_key(UID, evaluates=True),
-            manifests.pin_key(UID, 12),
+            manifests.data_pin_key(UID, 12),
             manifests.workers_key(UID),
             manifests.vocabulary_key(UID),
             manifests.vocabulary_key(UID, "5e" * 32),
@@ -218,7 +218,7 @@ def test_shards_merge_pushes_of_several_trainers_in_lockstep(
 def test_documents_have_an_example_with_every_field() -> None:
     kinds = {
         kind
-        for module in (manifests, model, reports, roster, spec)
+        for module in (manifests, model, published, reports, roster, spec)
         for kind in vars(module).values()
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__
     }

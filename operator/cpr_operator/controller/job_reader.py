@@ -12,7 +12,8 @@ from typing import Any
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.limits import max_report_bytes
-from cpr_contract.reports import PublisherReport, ShardReport, TrainerReport
+from cpr_contract.published import PublisherReport
+from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_contract.roster import seal
 from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
 from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_new, parse_spec, parse_status

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cpr_contract.codec import ContractError, from_json
-from cpr_contract.reports import Published, PublisherReport
+from cpr_contract.published import Published, PublisherReport
 from cpr_operator.api.status import PublishedModel, Status
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.views import PodView

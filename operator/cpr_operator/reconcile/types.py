@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from cpr_contract.reports import PublisherReport, ShardReport, TrainerReport
+from cpr_contract.published import PublisherReport
+from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch

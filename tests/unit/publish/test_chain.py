@@ -2,74 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from http.client import HTTPConnection
-from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import PublishSpec
 from cpr_trainer.checkpoint.anchor import pruning
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, needed_by
 from cpr_trainer.publish import decisions
 from cpr_trainer.publish.publisher import Publisher
 from cpr_trainer.store import StoreUnreachableError
-from cprjob_serving import ChainError, Follower, SourceError, current
-from cprjob_serving.chain import HINT, Entry, entry_key
+from cprjob_serving import Follower
+from cprjob_serving.chain import Entry, entry_key
 from support.memory_store import MemoryStore
+from support.published_chain import Case, StoreSource
 from support.published_job import EVERY_STEP, PublishedJob, files_of, static
-
-
-class StoreSource:
-    """A store as a source of a follower."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self.store = store
-
-    def open(self, key: str) -> IO[bytes] | None:
-        content = self.store.objects.get(key)
-        return None if content is None else io.BytesIO(content)
-
-
-class Case:
-    """A job, its publisher, and a follower."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.target = folder, MemoryStore()
-        self.job = PublishedJob(MemoryStore())
-        self.follower = Follower("memory:", folder / "followed", source=StoreSource(self.target))
-        self.exports = 0
-        self.publisher: Publisher | None = None
-
-    def publish(self, spec: PublishSpec = EVERY_STEP) -> Entry:
-        """Publish the newest anchor by the same process."""
-        if self.publisher is None:
-            self.publisher = self.job.publisher(self.target, self.folder / "scratch", spec)
-        assert self.publisher.look()
-        assert self.publisher.last is not None
-        return self.publisher.last
-
-    def check(self) -> None:
-        """The follower's model is that of the newest anchor."""
-        self.follower.update()
-        assert self.follower.model.about["anchor"] == self.job.anchors[-1].key
-        self.exports += 1
-        whole = self.job.export(self.job.anchors[-1].key, self.folder / f"export-{self.exports}")
-        assert files_of(self.follower.model.folder) == whole
-
-
-@pytest.fixture
-def case(tmp_path: Path) -> Iterator[Case]:
-    made = Case(tmp_path)
-    yield made
-    made.follower.stop()
 
 
 def test_base_and_deltas_are_the_exports_of_their_anchors(case: Case) -> None:
@@ -218,20 +169,6 @@ def test_entries_that_are_deleted_need_not_be_readable(case: Case, monkeypatch: 
     assert [key for key in case.target.objects if key.startswith("chain/0")] == [entry_key(4)]
 
 
-def test_follower_keeps_the_model_that_it_named_before_and_no_unfinished_one(case: Case) -> None:
-    case.job.train_and_save()
-    case.publish()
-    case.follower.update()
-    named, folder = case.follower.model.folder.name, case.follower.model.folder.parent
-    (folder / ".model-000000000002-killed").mkdir()
-    for _ in range(3):
-        case.job.train_and_save()
-        case.publish()
-    case.follower.update()
-    assert case.follower.sequence == 4
-    assert {path.name for path in folder.glob("*model-*")} == {named, case.follower.model.folder.name}
-
-
 class Death(BaseException):
     """The end of the process."""
 
@@ -315,54 +252,6 @@ def test_two_publishers_write_one_chain(case: Case, tmp_path: Path) -> None:
     assert numbers == [entry_key(number) for number in range(1, 7)]
 
 
-def test_hint_is_no_more_than_a_hint(case: Case) -> None:
-    case.job.train_and_save()
-    case.publish()
-    old = case.target.objects[HINT]
-    case.job.train_and_save()
-    case.publish()
-    case.target.objects[HINT] = old
-    case.check()
-    case.target.objects[HINT] = b"damaged"
-    case.job.train_and_save()
-    case.publish()
-    case.check()
-
-
-def test_follower_refuses_what_was_not_published(case: Case) -> None:
-    case.job.train_and_save()
-    case.publish()
-    case.check()
-    model = case.follower.model
-    case.job.train_and_save()
-    entry = case.publish()
-    key = entry.files[0].key
-    content = case.target.objects[key]
-    case.target.objects[key] = b"x" + content[1:]
-    with pytest.raises(ChainError, match=f"{key} is not what was published"):
-        case.follower.update()
-    assert case.follower.model is model
-    case.target.objects[key] = content
-    case.check()
-
-
-def test_follower_continues_with_its_folder(case: Case) -> None:
-    case.job.train_and_save()
-    case.publish()
-    case.check()
-    with pytest.raises(SourceError, match="another process follows into"):
-        Follower("memory:", case.folder / "followed", source=StoreSource(case.target))
-    case.follower.stop()
-    (case.folder / "followed" / "model-000000000009-x").mkdir()
-    case.follower = Follower("memory:", case.folder / "followed", source=StoreSource(case.target))
-    assert case.follower.sequence == 1
-    assert current(case.folder / "followed") == case.follower.model.folder
-    assert len(list((case.folder / "followed").glob("model-*"))) == 1
-    case.job.train_and_save()
-    case.publish()
-    case.check()
-
-
 def test_pins_keep_what_the_next_delta_begins_with(case: Case) -> None:
     case.job.train_and_save()
     case.publish()
@@ -387,34 +276,3 @@ def sweep(store: MemoryStore, keep: list[AnchorRef], now_s: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pruning, "time", lambda: now_s)
         Pruner(store, "uid", grace_s=0.0).prune(tuple(keep))
-
-
-def test_example_serves_the_newest_model_over_http(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples"))
-    example = import_module("serve_http")
-    monkeypatch.setattr(example, "cached", lambda _: lambda inputs: inputs["a"][:, 0])  # without its DLRM of one dim
-
-    def ask(port: int, columns: dict[str, list[object]]) -> tuple[int, dict[str, Any]]:
-        connection = HTTPConnection("127.0.0.1", port)
-        connection.request("POST", "/", json.dumps(columns))
-        answer = connection.getresponse()
-        found = answer.status, json.load(answer)
-        connection.close()
-        return found
-
-    with example.server(case.follower, 0) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        assert ask(http.server_port, {}) == (503, {"error": "memory: has no published model yet"})
-        for step in (2, 4):
-            case.job.train_and_save()
-            case.publish()
-            case.follower.update()
-            transform = case.follower.model.transform
-            columns: dict[str, list[object]] = {each.column: [1.0] for each in transform.numeric}
-            columns |= {each.column: ["7"] for each in transform.features}
-            code, found = ask(http.server_port, columns)
-            assert (code, found["step"], len(found["logits"])) == (200, step, 1), found
-        assert ask(http.server_port, {})[0] == 400
-        http.shutdown()
-        thread.join()

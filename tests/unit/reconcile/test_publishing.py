@@ -9,7 +9,7 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
-from cpr_contract.reports import Published, PublisherReport
+from cpr_contract.published import Published, PublisherReport
 from cpr_operator.api.status import PublishedModel
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.reconcile.pipeline import reconcile

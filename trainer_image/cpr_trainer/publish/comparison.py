@@ -59,7 +59,8 @@ class Comparison:
             place: table.dynamic for place, table in enumerate(job.model.tables) if table.dynamic is not None
         }
         # Without the entries by slot, and after a step back, entries that no save changed may be live again.
-        known = published.slots.keys() == self._rules.keys() and (not self._rules or _is_later(since, until))
+        is_later = since is not None and since.step <= until.step
+        known = published.slots.keys() == self._rules.keys() and (not self._rules or is_later)
         self._since = since if known else None
         self._one = Placement.of(job.model, 1)
         self._rows: dict[int, list[tuple[Ints, Floats]]] = {place: [] for place in published.static}
@@ -165,10 +166,6 @@ class Comparison:
         slots: Mapping[int, SlotKeys] = {place: each.slots for place, each in self._keyed.items()}
         keyed = {place: each.live(self._oldest(place)) for place, each in slots.items()}
         return PublishedRows(static, keyed, slots)
-
-
-def _is_later(since: DenseManifest | None, until: DenseManifest) -> bool:
-    return since is not None and since.step <= until.step
 
 
 def _by_band(local: LocalRows, slots: Ints) -> Iterator[tuple[Segment, Ints]]:

@@ -13,7 +13,8 @@ from threading import Event
 from prometheus_client import CollectorRegistry
 
 from cpr_contract import CONTRACT_VERSION, env
-from cpr_contract.reports import ExitCode, Problem, Published, PublisherReport
+from cpr_contract.published import Published, PublisherReport
+from cpr_contract.reports import ExitCode, Problem
 from cpr_contract.spec import PublishSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.errors import TrainerError
@@ -68,7 +69,7 @@ def run(environ: Mapping[str, str], *, once: bool = False) -> None:
 
 
 class _State:
-    """What the publisher reports: the newest entry, and the problem that keeps it from the next one."""
+    """The state for reports: the newest entry, and the problem that keeps the publisher from the next one."""
 
     def __init__(self, job_uid: str, publisher: Publisher) -> None:
         self._job_uid, self._publisher = job_uid, publisher

@@ -1,6 +1,6 @@
 """The publisher: looks for a newer anchor, compares it with what is published, and writes the next entry of the chain.
 
-It may be killed at any moment. Whatever it has in memory follows from the chain and from the store.
+It may be killed at any moment: a new process derives its state from the chain and from the store.
 """
 
 from __future__ import annotations
