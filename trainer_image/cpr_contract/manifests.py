@@ -313,7 +313,7 @@ def data_key(job_uid: str, *, evaluates: bool = False) -> str:
     return f"{job_uid}/{EVALUATION_DATA if evaluates else DATA}"
 
 
-def pin_key(job_uid: str, number: int) -> str:
+def data_pin_key(job_uid: str, number: int) -> str:
     """The key of a job's `DataPin`."""
     return f"{job_uid}/data-pins/{number:010d}.json"
 

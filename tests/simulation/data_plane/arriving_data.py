@@ -1,7 +1,7 @@
 """Data that arrives while a simulated job trains: files come at random, and the real looks and pins name them.
 
-The rows of a job are known by their number alone. Whatever happens, all trainers must take the same rows in a step, and
-in the end each row once.
+The rows of a job are known by their number alone. All trainers must take the same rows in a step under all faults, and
+each row once in the end.
 """
 
 from __future__ import annotations

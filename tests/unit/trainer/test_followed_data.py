@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import DataPin, pin_key
+from cpr_contract.manifests import DataPin, data_pin_key
 from cpr_contract.spec import DataSpec, EarlyStopSpec, EvaluationSpec, FollowSpec
-from cpr_trainer.checkpoint.format import data_pins as pins
+from cpr_trainer.checkpoint.format import data_pins
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.data.arrivals import compare_looks, due_voids
 from cpr_trainer.data.files import Index
@@ -137,7 +137,7 @@ class Arrivals:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_each_row_is_trained_once_for_any_leader_and_any_time_of_reading(seed: int) -> None:
-    every, pins.RESTATE_EVERY = pins.RESTATE_EVERY, 3
+    every, data_pins.RESTATE_EVERY = data_pins.RESTATE_EVERY, 3
     try:
         arrivals = Arrivals(seed)
         for name in arrivals.rng.sample(range(100), 12):
@@ -150,7 +150,7 @@ def test_each_row_is_trained_once_for_any_leader_and_any_time_of_reading(seed: i
             for step in range(1, reader.followed.order.steps + 1):
                 assert known.setdefault(step, reader.step(step)) == reader.step(step)
     finally:
-        pins.RESTATE_EVERY = every
+        data_pins.RESTATE_EVERY = every
     trained = Counter(row for rows in known.values() for row in rows)
     assert trained == Counter((name, row) for name, (rows, _) in arrivals.folder.files.items() for row in range(rows))
 
@@ -288,7 +288,7 @@ def test_job_that_cannot_follow_its_data_is_refused_by_the_field(changes: dict[s
 
 
 def filled(monkeypatch: pytest.MonkeyPatch, count: int, every: int, oldest_samples: int = 0) -> MemoryStore:
-    monkeypatch.setattr(pins, "RESTATE_EVERY", every)
+    monkeypatch.setattr(data_pins, "RESTATE_EVERY", every)
     folder, store = Folder(), MemoryStore()
     looks = looks_of(store, folder, oldest_samples=oldest_samples)
     for number in range(count):
@@ -301,8 +301,8 @@ def filled(monkeypatch: pytest.MonkeyPatch, count: int, every: int, oldest_sampl
 def test_trainer_begins_at_the_newest_restatement(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     store = filled(monkeypatch, count, every=3)
     newest = (count - 1) // 3 * 3 + 1
-    assert pins.newest_restatement(store, "uid") == newest
-    store.delete(pin_key("uid", number) for number in range(2, newest) if not pins.restates(number))
+    assert data_pins.newest_restatement(store, "uid") == newest
+    store.delete(data_pin_key("uid", number) for number in range(2, newest) if not data_pins.restates(number))
     reader = Reader(store)
     reader.read()
     assert reader.followed.order.steps == count
@@ -311,7 +311,7 @@ def test_trainer_begins_at_the_newest_restatement(monkeypatch: pytest.MonkeyPatc
 
 def test_restatement_has_the_segments_that_are_needed_and_the_names_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(monkeypatch, 8, every=3, oldest_samples=5 * BATCH)
-    pin = from_json(DataPin, store.get(pin_key("uid", 7)))
+    pin = from_json(DataPin, store.get(data_pin_key("uid", 7)))
     assert [segment.number for segment in pin.segments] == [5, 6]
     assert pin.names == tuple(f"{number:03d}" for number in range(5))
     reader = Reader(store)
@@ -329,23 +329,23 @@ def test_follower_reads_up_to_the_pin_that_is_named(monkeypatch: pytest.MonkeyPa
     assert (reader.followed.number, reader.followed.order.steps) == (2, 2)
     reader.read(up_to=1)
     assert reader.followed.number == 2, "an older pin names nothing new"
-    store.delete([pin_key("uid", 4)])
+    store.delete([data_pin_key("uid", 4)])
     with pytest.raises(DamagedError, match=r"pins/0000000004.json is missing"):
         reader.read(up_to=4)
 
 
 def test_pin_that_does_not_follow_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(monkeypatch, 3, every=1000)
-    second, third = (from_json(DataPin, store.get(pin_key("uid", number))) for number in (2, 3))
+    second, third = (from_json(DataPin, store.get(data_pin_key("uid", number))) for number in (2, 3))
     for pin, changed, what in (
         (second, replace(second, late=("x",)), "pins/0000000003.json does not follow the pin before it"),
         (third, replace(third, number=4), "pins/0000000003.json is pin 4 of 1 segments"),
         (third, replace(third, segments=(replace(third.segments[0], first_sample=9),)), "not continue the samples"),
     ):
-        store.put(pin_key("uid", pin.number), to_json(changed).encode())
+        store.put(data_pin_key("uid", pin.number), to_json(changed).encode())
         with pytest.raises(DamagedError, match=what):
             Reader(store).read()
-        store.put(pin_key("uid", pin.number), to_json(pin).encode())
+        store.put(data_pin_key("uid", pin.number), to_json(pin).encode())
     reader = Reader(store)
     reader.read()
     assert reader.followed.number == 3

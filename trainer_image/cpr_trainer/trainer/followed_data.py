@@ -13,7 +13,7 @@ from contextlib import suppress
 from time import time
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DataPin, PinnedSegment, pin_key
+from cpr_contract.manifests import DataPin, PinnedSegment, data_pin_key
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.data_pins import PinChain, needed, restates
 from cpr_trainer.checkpoint.format.documents import DamagedError
@@ -99,7 +99,7 @@ class FollowedData:
             self.order = self.order.followed_by(_layout(indices), segment.voids, first=first)
             added = self.order.segments[-1]
             if (added.number, added.first_sample, added.rows) != (*first, segment.rows):
-                raise DamagedError(pin_key(self._job_uid, pin.number), "does not continue the samples before it")
+                raise DamagedError(data_pin_key(self._job_uid, pin.number), "does not continue the samples before it")
             self.names.update(segment.files.uris)
             found += indices
         self.segments = pin.segments if restates(pin.number) else (*self.segments, *pin.segments)

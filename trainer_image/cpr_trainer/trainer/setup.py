@@ -38,7 +38,8 @@ class Setup:
 
     `inputs` are the frozen inputs of training. `evaluation_data` has the samples of evaluations, and
     `evaluation_inputs` their files, if they are separate ones. `workers` is the same for all trainers of the job.
-    `followed` has the pins of data that arrives; else the order of all samples is fixed.
+    `followed` has the pins of data that arrives; else the order of all samples is fixed. `known_order` returns what is
+    known of it.
     """
 
     job: JobSpec
@@ -47,7 +48,7 @@ class Setup:
     store: Store
     files: Uris
     dataset: Dataset
-    fixed_order: BatchOrder | None
+    known_order: Callable[[], Order]
     followed: FollowedData | None
     placement: Placement
     layout: str
@@ -102,12 +103,15 @@ class Setup:
         )
         fixed_order = BatchOrder.of(job.data, dataset.layout) if followed is None else None
 
+        def known_order() -> Order:
+            order = fixed_order if followed is None else followed.order
+            assert order is not None, "the order is fixed, or follows from pins"
+            return order
+
         def choose(poll_interrupts: PollInterrupts) -> WorkerChoice:
             found = WorkerChoice(job.workers, "stated")
             if job.workers == MEASURED:
-                order = followed.order if fixed_order is None and followed is not None else fixed_order
-                assert order is not None, "the order is fixed, or follows from pins"
-                found = choose_workers(job, dataset, order, placement, poll_interrupts)
+                found = choose_workers(job, dataset, known_order(), placement, poll_interrupts)
             return replace(found, threads=torch.get_num_threads())
 
         workers = inputs.freeze_workers(store, choose)
@@ -130,7 +134,7 @@ class Setup:
             store=store,
             files=files,
             dataset=dataset,
-            fixed_order=fixed_order,
+            known_order=known_order,
             followed=followed,
             placement=placement,
             layout=layout_hash(job.model),
@@ -145,9 +149,7 @@ class Setup:
     @property
     def order(self) -> Order:
         """The order of samples, as far as it is known."""
-        order = self.fixed_order if self.followed is None else self.followed.order
-        assert order is not None, "the order is fixed, or follows from pins"
-        return order
+        return self.known_order()
 
     @property
     def last_step(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cpr_contract.manifests import DataPin, PinnedSegment, pin_key
+from cpr_contract.manifests import DataPin, PinnedSegment, data_pin_key
 from cpr_trainer.checkpoint.format.documents import DamagedError, exists, find_document, read_document, write_once
 from cpr_trainer.store import ExistsError, Store
 
@@ -26,7 +26,7 @@ def newest_restatement(store: Store, job_uid: str) -> int:
     """Return the number of the newest pin that restates, by few requests; 1 if there is none. Raises StoreError."""
 
     def is_there(place: int) -> bool:
-        return exists(store, pin_key(job_uid, place * RESTATE_EVERY + 1))
+        return exists(store, data_pin_key(job_uid, place * RESTATE_EVERY + 1))
 
     there, absent = 0, 1
     while is_there(absent):
@@ -69,7 +69,7 @@ class PinChain:
         """
         found: list[DataPin] = []
         while up_to is None or self.next_number <= up_to:
-            key = pin_key(self._job_uid, self.next_number)
+            key = data_pin_key(self._job_uid, self.next_number)
             read = find_document(self._store, DataPin, key)
             if read is None and up_to is None:
                 break
@@ -83,7 +83,7 @@ class PinChain:
 
         Raises DamagedError, StoreError.
         """
-        key = pin_key(self._job_uid, self.next_number)
+        key = data_pin_key(self._job_uid, self.next_number)
         assert (pin.number, pin.previous) == (self.next_number, self._digest), "a pin follows the newest one"
         try:
             digest = write_once(self._store, key, pin).digest
@@ -93,7 +93,7 @@ class PinChain:
         return self._follow(pin, digest)
 
     def _follow(self, pin: DataPin, digest: str) -> DataPin:
-        key = pin_key(self._job_uid, self.next_number)
+        key = data_pin_key(self._job_uid, self.next_number)
         if pin.number != self.next_number or not pin.segments:
             raise DamagedError(key, f"is pin {pin.number} of {len(pin.segments)} segments")
         if self.newest is not None and pin.previous != self._digest:
