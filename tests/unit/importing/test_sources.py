@@ -7,8 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import BinaryIO
@@ -24,28 +23,16 @@ from torch.distributed.checkpoint.state_dict_saver import save
 import cpr_trainer
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
-from cpr_trainer.importing import sources
 from cpr_trainer.importing.checkpoint_index import IndexedTensor, Part
-from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
+from cpr_trainer.importing.isolated import IsolatedReader
 from cpr_trainer.importing.pickles import Global, PickleError, Record, decode
 from cpr_trainer.importing.sources import open_checkpoint, opened
 from cpr_trainer.importing.tensors import SourceError
 from cpr_trainer.store import Uris, Version
 
+pytestmark = pytest.mark.usefixtures("one_reader")
 URIS = Uris(StoreSpec("file:///", None, "", ""))
 TABLE = torch.arange(40.0).view(10, 4)
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[IsolatedReader]:
-    """One process without rights for all tests: it takes seconds to start."""
-    with isolated_reader() as started:
-        yield started
-
-
-@pytest.fixture(autouse=True)
-def one_reader(reader: IsolatedReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "isolated_reader", lambda: nullcontext(reader))
 
 
 def contents(*sources: object) -> dict[str, Tensor]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ from cpr_contract.requests import ImportRequest
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.checkpoint.restore.dense_loader import load_dense
 from cpr_trainer.checkpoint.restore.lineage import dense_start
-from cpr_trainer.importing import sources
-from cpr_trainer.importing.isolated import IsolatedReader, isolated_reader
 from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.sources import opened
 from cpr_trainer.importing.tensors import SourceError
@@ -31,20 +27,9 @@ from support.memory_store import MemoryStore
 from support.shard_job import small_job
 from support.torch_dlrm import TorchRecDlrm
 
+pytestmark = pytest.mark.usefixtures("one_reader")
 URIS = Uris(StoreSpec("file:///", None, "", ""))
 TABLE = torch.arange(40.0).view(10, 4)
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[IsolatedReader]:
-    """One process without rights for all tests: it takes seconds to start."""
-    with isolated_reader() as started:
-        yield started
-
-
-@pytest.fixture(autouse=True)
-def one_reader(reader: IsolatedReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "isolated_reader", lambda: nullcontext(reader))
 
 
 def contents(source: Path) -> dict[str, Tensor]:

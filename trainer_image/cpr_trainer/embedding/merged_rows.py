@@ -14,6 +14,19 @@ from cpr_trainer.embedding.dynamic.rows import DynamicRows, PlannedRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NamedRows:
+    """The rows that a frame names. numbers, slots: int64 [m], of static tables. keys: of each band of dynamic tables.
+
+    values: float32 [v], those of a push, band after band.
+    """
+
+    numbers: Ints
+    slots: Ints
+    keys: tuple[BandKeys, ...]
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BandRows:
     """Gradients of different rows of a band, float32 [k, D]. slots, numbers: int64 [k], by ascending slots."""
 

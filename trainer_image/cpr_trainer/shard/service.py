@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol, assert_never
 
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.embedding.arena import Arena
-from cpr_trainer.embedding.dynamic.pages import BandKeys
 from cpr_trainer.embedding.dynamic.rows import dynamic_rows
+from cpr_trainer.embedding.merged_rows import NamedRows
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.encoding import Encoding, RowNames
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
@@ -35,19 +35,6 @@ def answer_for(theirs: int, ours: int | None) -> Operation:
     if ours is None or theirs > ours:
         return Operation.NOT_READY
     return Operation.STALE if theirs < ours else Operation.PONG
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NamedRows:
-    """The rows that a frame names. numbers, slots: int64 [m], of static tables. keys: of each band of dynamic tables.
-
-    values: float32 [v], those of a push, band after band.
-    """
-
-    numbers: Ints
-    slots: Ints
-    keys: tuple[BandKeys, ...]
-    values: Floats
 
 
 class Client(Protocol):
@@ -385,8 +372,7 @@ class Service:
             of_keys = (len(each) * band.dim for band, each in zip(self.dynamic, keys, strict=True))
             pushed = self.arena.values_in(slots) + sum(of_keys)
         if len(rest) != pushed * self.encoding.dtype.itemsize:
-            size_bytes = header.payload_bytes
-            raise FrameError(f"{size_bytes} bytes are no {header.operation.name} of {header.count} rows")
+            raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
         return NamedRows(rows.numbers, slots, keys, self.encoding.unpack_values(rest))
 
     def _header(

@@ -102,22 +102,17 @@ class DynamicTables:
         self._buckets = Buckets(pages.slots // BUCKET_SLOTS)
         tags = np.where(entries.counts > 0, tags_of(join_halves(entries.low, entries.high)), 0)
         self._tags: U8 = tags.astype(np.uint8).reshape(-1, BUCKET_SLOTS)
-        #: The last lookup since a step: its keys and step, and their buckets and slots.
+        #: The last search since a step: its keys and step, and their buckets and slots.
         self._found: tuple[BandKeys, int, Ints, Ints] | None = None
 
     def find(self, keys: BandKeys, step: int) -> Ints:
         """Return the slot of each key at a step, int64 [k]; -1 for an unknown or expired one. Nothing changes."""
-        buckets = keys.buckets()
-        slots = self._find(keys, buckets, step)
-        self._found = keys, step, buckets, slots
-        return slots
+        return self._search(keys, step)[1]
 
     def plan(self, step: int, keys: BandKeys) -> Update:
         """Compute the step `step` (from 1) with the keys of all ranks."""
-        known_before = self._found_before(keys, step)
-        buckets = keys.buckets() if known_before is None else known_before[0]
-        slots = self._find(keys, buckets, step) if known_before is None else known_before[1]
-        found = slots >= 0
+        buckets, slots = self._search(keys, step)
+        slots, found = slots.copy(), slots >= 0
         known, unknown = slots[found], np.flatnonzero(~found)
         counts = np.ones(len(keys), np.uint32)
         before = self.rules.counts_at(self.entries.counts[known], self.entries.steps[known], step)
@@ -193,13 +188,16 @@ class DynamicTables:
         np.add.at(found, self.pages.tables[: len(live)], live)
         return found
 
-    def _found_before(self, keys: BandKeys, step: int) -> tuple[Ints, Ints] | None:
-        """Return the buckets and slots of the last lookup if it had these keys: one trainer pushes what it read."""
-        if self._found is None:
-            return None
-        last, of_step, buckets, slots = self._found
-        same = of_step == step and np.array_equal(last.keys, keys.keys) and np.array_equal(last.tables, keys.tables)
-        return (buckets, slots.copy()) if same else None
+    def _search(self, keys: BandKeys, step: int) -> tuple[Ints, Ints]:
+        """Return the buckets of keys, and their slots. A trainer pushes what it looked up, so the last search stays."""
+        if self._found is not None:
+            last, of_step, buckets, slots = self._found
+            if of_step == step and np.array_equal(last.keys, keys.keys) and np.array_equal(last.tables, keys.tables):
+                return buckets, slots
+        buckets = keys.buckets()
+        slots = self._find(keys, buckets, step)
+        self._found = keys, step, buckets, slots
+        return buckets, slots
 
     def _find(self, keys: BandKeys, buckets: Ints, step: int) -> Ints:
         slots, least = np.full(len(keys), -1, np.int64), self.rules.oldest_live(step)
