@@ -1,8 +1,9 @@
-"""The jobs of the pages for PERSIA and TorchRec train data in the form that those pages describe."""
+"""The jobs of the pages for Kubeflow, PERSIA and TorchRec train data in the form that those pages describe."""
 
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from cprjob import fit
+from support.public_logs import criteo_kaggle
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "moved"
 ROWS = 800
@@ -32,6 +34,19 @@ def spec_of(name: str, uri: Path | str) -> dict[str, Any]:
     spec: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text("utf-8"))["spec"]
     spec["data"] |= {"uri": str(uri), "batchSize": 64}
     return spec
+
+
+def test_job_of_kubeflow_trains_with_the_container_of_the_page(tmp_path: Path) -> None:
+    labels = criteo_kaggle(tmp_path)
+    (file,) = tmp_path.iterdir()
+    spec = spec_of("kubeflow", file)
+    page = (EXAMPLES.parents[1] / "docs" / "migrate.md").read_text("utf-8")
+    before, after = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(containers:.+?)```", page, re.DOTALL))
+    assert spec["trainers"]["template"]["spec"]["containers"] == after["containers"]
+    assert before["containers"][0]["name"] == "pytorch"
+    fitted = fit(spec)
+    assert fitted.batch(range(len(labels))).labels.tolist() == labels
+    assert np.isfinite(fitted.loss)
 
 
 def test_job_of_persia_trains_the_census(tmp_path: Path) -> None:
