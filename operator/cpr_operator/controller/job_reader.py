@@ -45,6 +45,7 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.deletion import FINALIZER, anchors_in_use
 from cpr_operator.reconcile.polling import recorded_in, unexplained, unreported_ends
+from cpr_operator.reconcile.publishing import publisher_to_read
 
 logger = logging.getLogger(__name__)
 
@@ -152,12 +153,11 @@ class JobReader:
         return replace(observed, ending=cache.ending(unreported_ends(observed), observed.now))
 
     async def _with_published(self, observed: ReconcileInput) -> ReconcileInput:
-        """The input with the report of the newest publisher, unless a member needs the pass sooner."""
-        newest = max(observed.publishers, key=lambda pod: pod.incarnation, default=None)
-        at_work = observed.before.phase in {"Running", "Succeeded", "Suspending"} and observed.before.recovery is None
-        if newest is None or newest.phase != "Running" or not at_work:
+        """The input with the report of a publisher, if this pass reads one."""
+        publisher = publisher_to_read(observed)
+        if publisher is None:
             return observed
-        answer = await self.cluster.fetch_report(newest, UNRESPONSIVE_DEADLINE_S, SHORT_REPORT)
+        answer = await self.cluster.fetch_report(publisher, UNRESPONSIVE_DEADLINE_S, SHORT_REPORT)
         with contextlib.suppress(ContractError):
             if answer is not None:
                 return replace(observed, publisher_report=from_json(PublisherReport, answer))

@@ -48,6 +48,21 @@ def with_publisher(observed: ReconcileInput, outcome: Outcome) -> Outcome:
     return replace(outcome, status=status, creates=creates, deletes=deletes, wake_after_s=wake_s)
 
 
+def publisher_to_read(observed: ReconcileInput) -> PodView | None:
+    """Return the newest publisher, if its report is to be read now.
+
+    A pass that may replace a member, or is part of a recovery, does not wait for a publisher, which may hang.
+    """
+    before = observed.before
+    newest = max(observed.publishers, key=lambda pod: pod.incarnation, default=None)
+    if newest is None or newest.phase != "Running" or before.recovery is not None:
+        return None
+    if before.phase == "Running":
+        live = {pod.uid for pod in observed.pods if _works(pod)}
+        return newest if live.issuperset(member.uid for member in before.members) else None
+    return newest if before.phase in {"Succeeded", "Suspending"} else None
+
+
 def is_unpublished(status: Status, now: float) -> bool:
     """Return whether the last model of a job that succeeded is still to be published."""
     ended, published = status.completion_time, status.published

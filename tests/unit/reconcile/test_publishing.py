@@ -13,7 +13,7 @@ from cpr_contract.published import Published, PublisherReport
 from cpr_operator.api.status import PublishedModel
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.reconcile.pipeline import reconcile
-from cpr_operator.reconcile.publishing import LAST_S, PAUSES
+from cpr_operator.reconcile.publishing import LAST_S, PAUSES, publisher_to_read
 from cpr_operator.reconcile.types import Outcome, ReconcileInput
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
@@ -77,6 +77,21 @@ def test_publisher_changes_no_decision_of_a_recovery(training: ReconcileInput) -
         outcome = reconcile(replace(lost, publishers=pods))
         assert outcome.status == alone.status
         assert publishers_in(outcome) == [], "nodes are for members first"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"phase": "Failed"}, {"deleting_until": 1e9}, {"container": ContainerView("Terminated", "Error", "", 137)}],
+    ids=["failed", "deleted", "ended"],
+)
+def test_pass_that_may_replace_a_member_reads_no_publisher(training: ReconcileInput, changes: dict[str, Any]) -> None:
+    works = replace(training, publishers=(publisher(1, "Failed"), publisher(2)))
+    assert publisher_to_read(works) == publisher(2)
+    assert publisher_to_read(with_pod(works, "shard/1", **changes)) is None
+    gone = tuple(pod for pod in works.pods if (pod.role, pod.index) != (env.ROLE_SHARD, 1))
+    assert publisher_to_read(replace(works, pods=gone)) is None
+    assert publisher_to_read(with_status(works, phase="Succeeded")) == publisher(2)
+    assert publisher_to_read(with_status(works, phase="Recovering")) is None
 
 
 def test_publisher_is_asked_to_end_with_the_job(training: ReconcileInput) -> None:
