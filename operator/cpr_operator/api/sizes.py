@@ -74,7 +74,7 @@ def shard_memory(spec: CPRJobSpec, replay: ReplayPolicy, updates: SparseUpdates)
 
 
 def dense_size(model: ModelSpec) -> DenseSize | None:
-    """Return the size of the dense network; None for a network of the user, which only its own code knows."""
+    """Return the size of the dense network; None for a network of the user, whose size the spec does not state."""
     if model.entrypoint is not None or not model.bottom_mlp or not model.top_mlp:
         return None
     tables = {table.name: table.dim or model.embedding_dim for table in model.tables}

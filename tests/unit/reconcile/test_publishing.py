@@ -88,8 +88,8 @@ def test_pass_that_may_replace_a_member_reads_no_publisher(training: ReconcileIn
     works = replace(training, publishers=(publisher(1, "Failed"), publisher(2)))
     assert publisher_to_read(works) == publisher(2)
     assert publisher_to_read(with_pod(works, "shard/1", **changes)) is None
-    gone = tuple(pod for pod in works.pods if (pod.role, pod.index) != (env.ROLE_SHARD, 1))
-    assert publisher_to_read(replace(works, pods=gone)) is None
+    without = tuple(pod for pod in works.pods if (pod.role, pod.index) != (env.ROLE_SHARD, 1))
+    assert publisher_to_read(replace(works, pods=without)) is None
     assert publisher_to_read(with_status(works, phase="Succeeded")) == publisher(2)
     assert publisher_to_read(with_status(works, phase="Recovering")) is None
 

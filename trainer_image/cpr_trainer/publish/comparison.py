@@ -1,7 +1,8 @@
 """The rows of an anchor that differ from those of the published model, read from the saves of one anchor alone.
 
-Of each shard the saves in only one of both anchors' chains are read. Rows in none of them are equal. A shard is read
-whole if that cannot be decided: after a resize, a rollback that undid rows, or without the earlier anchor.
+A comparison reads the saves of a shard that are in only one of both anchors' chains. Rows in none of them are equal. It
+reads a shard whole if that cannot be decided: after a resize, a rollback that undid rows, or without the earlier
+anchor.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _ChangedKeys:
 class Comparison:
     """Compares an anchor, `until`, of a job with the published rows, which are those of the anchor `since`.
 
-    `since` is None if that anchor cannot be read. Nothing published changes: `after` returns the rows as of `until`.
+    `since` is None if that anchor cannot be read. The published rows do not change; `after` returns those of `until`.
     """
 
     def __init__(

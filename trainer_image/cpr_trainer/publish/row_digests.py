@@ -88,7 +88,7 @@ class PublishedRows:
     """The digests of a published model, by the place of a table in the model.
 
     static: uint64 [rows] each. keyed: of dynamic tables. slots: the same by slot, where the shards of the anchor are
-    known; a process that begins has read the chain alone, and knows none.
+    known; empty in a process that begins, which has read the chain alone.
     """
 
     static: Mapping[int, U64]

@@ -187,7 +187,7 @@ def digits_of(keys: U64, tables: Ints, bits: int) -> Ints:
 def settle(order: Ints, digits: NDArray[np.signedinteger[Any]], keys: U64) -> tuple[Ints, Ints]:
     """Return an order by (table, key) and where in it each different key begins, int64 [u].
 
-    order: int64 [k], by the `digits_of` keys, which `digits` are in this order. Of equal keys it stays as it is.
+    order: int64 [k], by the `digits_of` keys, which `digits` are in this order. Equal keys keep their order.
     """
     names, first = keys[order], first_of_runs(digits)
     starts = first | first_of_runs(names)
