@@ -99,6 +99,11 @@ class FollowSpec:
     until_s: float | None = None
     idle: Literal["Wait", "Finish"] = "Wait"
 
+    @property
+    def may_end(self) -> bool:
+        """True if the data has an end: by time, or once the job is idle."""
+        return self.until_s is not None or self.idle == "Finish"
+
 
 DataFormat = Literal["Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Synthetic", "Custom"]
 

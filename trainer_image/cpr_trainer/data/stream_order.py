@@ -68,8 +68,9 @@ class StreamOrder:
     """The order of a job that follows its data, as far as its segments are known; `has_ended` once the last one is.
 
     The numbers of `segments` are consecutive, and their sample numbers and rows as well. The first may be a later one
-    than the job's: no earlier step is requested then. Only whole batches are trained. `rows` and `blocks` are those of
-    the dataset that the segments name, held-out rows included.
+    than the job's: no earlier step is requested then. Only whole batches are trained. If the job may end, the last one
+    is trained once a later pin is known: the end then has a step to train, whose cut becomes the model. `rows` and
+    `blocks` are those of the dataset that the segments name, held-out rows included.
     """
 
     data: DataSpec
@@ -123,14 +124,16 @@ class StreamOrder:
 
     @property
     def steps(self) -> int:
-        """The last known step."""
-        return self.known_samples // self.batch_size
+        """The last step that can be trained by now."""
+        known, follow = self.known_samples // self.batch_size, self.data.follow
+        return known - (follow is not None and follow.may_end and known > 0 and not self.has_ended)
 
     def slice_of(self, step: int, rank: int = 0, trainers: int = 1) -> range:
         """See `BatchOrder.slice_of`; some of the sample numbers may be void."""
         first = -(-self.segments[0].first_sample // self.batch_size) + 1 if self.segments else 1
-        if not first <= step <= self.steps:
-            raise ValueError(f"step {step} is outside {first}..{self.steps}")
+        known = self.known_samples // self.batch_size
+        if not first <= step <= known:
+            raise ValueError(f"step {step} is outside {first}..{known}")
         if not 0 <= rank < trainers:
             raise ValueError(f"rank {rank} is outside 0..{trainers - 1}")
         return part_of(range((step - 1) * self.batch_size, step * self.batch_size), rank, trainers)

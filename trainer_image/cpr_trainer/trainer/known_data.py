@@ -57,13 +57,13 @@ class KnownData:
                 group.listen(poll_and_report)
         self._read(group.pin)
 
-    def grows(self, group: Group, *, at_anchor: bool) -> bool:
-        """At the known end: read the pins that the leader names, and return whether there are any.
+    def grows(self, group: Group, *, is_saved: bool) -> bool:
+        """At the last step that can be trained: read the pins that the leader names, and return whether there are any.
 
-        at_anchor: on the leader, all trainers wait here, and the anchor of this step is committed. Raises the error of
-        a look, what ends a wait, and GroupBroken.
+        is_saved: on the leader, the anchor of this step is committed, or no step is trained. Raises the error of a
+        look, what ends a wait, and GroupBroken.
         """
-        if at_anchor and self._looks is not None:
+        if is_saved and self._looks is not None:
             self._looks.check()
             if self._looks.newest > self._followed.number:
                 group.name_pin(self._looks.newest)

@@ -364,7 +364,8 @@ class Loop:
                     return self._result(anchor)
                 if not idles:
                     self._barriers.report_met(anchor)
-            if idles and known_data is not None and known_data.grows(group, at_anchor=anchor is not None):
+            is_saved = anchor is not None or not stepper.state.done
+            if idles and known_data is not None and known_data.grows(group, is_saved=is_saved):
                 return None
             group.listen(self._control.poll_interrupts)
             # A shard that came back without the last step must receive it before it can cut.

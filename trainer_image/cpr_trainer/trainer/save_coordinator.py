@@ -150,10 +150,13 @@ class SaveCoordinator:
         return before or self._saving
 
     def finish(self, state: DenseState) -> AnchorRef | None:
-        """Return the anchor of step `state.reached`, None until it is committed. No step is trained meanwhile."""
+        """Return the anchor of step `state.reached`, None until it is committed; there is none of step 0.
+
+        No step is trained meanwhile.
+        """
         self.committer.check()
         anchor = self.committer.anchor_of(state.reached)
-        if anchor is None and not (self.committer.busy and self._offered_step == state.reached):
+        if state.reached and anchor is None and not (self.committer.busy and self._offered_step == state.reached):
             self._offer_cut(state, state.reached)
         return anchor
 
