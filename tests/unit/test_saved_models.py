@@ -21,10 +21,11 @@ from cpr_contract.manifests import DenseManifest, SavedModel
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.requests import EvaluationRequest, ExportRequest
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
+from cpr_contract.spec import OPEN_TOTAL, DataSpec, FollowSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.embedding.arena import Arena
@@ -294,6 +295,27 @@ def test_evaluation_scores_as_a_forward_pass(job: JobSpec) -> None:
     answer = io.StringIO()
     run({env.SPEC: to_json(job)}, io.StringIO(to_json(EvaluationRequest(key))), answer)
     assert json.loads(answer.getvalue())["auc"] == found.auc
+
+
+def test_evaluation_of_a_job_that_follows_its_data_needs_data_of_its_own(job: JobSpec) -> None:
+    follows = replace(job, data=replace(job.data, format="CSV", uri="/clicks/", hold_out=0.0, follow=FollowSpec(1.0)))
+    with pytest.raises(BadSpecError, match="follows its data, so it holds no rows out") as refused:
+        run({env.SPEC: to_json(follows)}, io.StringIO(to_json(EvaluationRequest("uid/any"))), io.StringIO())
+    assert "evaluation.uri" in refused.value.remedy
+
+
+def test_export_before_the_end_of_data_has_no_total(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
+    manifest = read_anchor(store_of(job), anchor)
+    later = commit_anchor(
+        store_of(job),
+        replace(manifest, step=11, total_samples=OPEN_TOTAL),
+        first_dense(job),
+        manifest.shards,
+        ((),) * 3,
+    )
+    for key, total in ((anchor.key, 1000), (later.key, None)):
+        export_model(job, ExportRequest(key), tmp_path)
+        assert json.loads((tmp_path / "model.json").read_text())["totalSamples"] == total
 
 
 def test_evaluation_needs_rows_that_are_held_out(job: JobSpec, anchor: AnchorRef) -> None:

@@ -254,9 +254,10 @@ class PinnedSegment:
 class DataPin:
     """One of the objects that pin the data of a job that follows it. They are numbered from 1, and never overwritten.
 
-    `previous` is the SHA-256 (hex) of the pin before, empty in the first. The last one of `segments` is its own; a pin
-    that restates has all that are still needed before it, and in `names` the other pinned files that a listing returned
-    then. `late` are those of its own files whose names came before earlier ones. No pin follows one with `end`.
+    `previous` is the SHA-256 (hex) of the pin before, empty in the first. No anchor that is kept needs a segment before
+    that of number `first_needed`. The last one of `segments` is the pin's own; a pin that restates has all from
+    `first_needed` on, and in `names` the other pinned files that a listing returned then, and the last of all names.
+    `late` are those of its own files whose names came before earlier ones. No pin follows one with `end`.
     """
 
     contract: int
@@ -264,6 +265,7 @@ class DataPin:
     number: int
     previous: str
     segments: tuple[PinnedSegment, ...]
+    first_needed: int = 0
     names: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     end: bool = False
@@ -313,9 +315,14 @@ def data_key(job_uid: str, *, evaluates: bool = False) -> str:
     return f"{job_uid}/{EVALUATION_DATA if evaluates else DATA}"
 
 
+def data_pins_prefix(job_uid: str) -> str:
+    """The folder of a job's `DataPin` objects, with its slash."""
+    return f"{job_uid}/data-pins/"
+
+
 def data_pin_key(job_uid: str, number: int) -> str:
     """The key of a job's `DataPin`."""
-    return f"{job_uid}/data-pins/{number:010d}.json"
+    return f"{data_pins_prefix(job_uid)}{number:010d}.json"
 
 
 def workers_key(job_uid: str) -> str:

@@ -44,6 +44,11 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 
     separate = evaluation_data(job)
     data = separate or job.data
+    if job.data.follow is not None and separate is None:
+        raise BadSpecError(
+            "The job follows its data, so it holds no rows out.",
+            "State evaluation.uri in a new job; progressive validation has scored every sample of this one.",
+        )
 
     def frozen(find: Find) -> Sequence[Index]:
         """Return the frozen files of the job, if they are of the same data."""

@@ -8,7 +8,7 @@ import torch
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.choices import Rebase
-from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest, data_pin_key
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import pruning
 from cpr_trainer.checkpoint.anchor.committer import save_dense
@@ -210,6 +210,7 @@ def test_cleanup_leaves_the_objects_of_a_retained_anchor() -> None:
     later = bench.anchor(40)
     bench.dense(45)
     store.put("other/gen-0001/dense/group-0001/step-000000001/manifest.json", b"another job's")
+    store.put(data_pin_key("uid", 1), b"of data that arrived")
     needless = everything(store, "uid", (retained.key, "uid/never/there/manifest.json"))[0]
     delete_saves(store, [entry.key for entry in needless])
     assert {key for key in store.objects if not key.startswith("other/")} == set(needed_by(store, retained.key))

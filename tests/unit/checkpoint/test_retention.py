@@ -70,7 +70,9 @@ def test_sweep_waits_until_the_status_holds_an_anchor_that_stays(bench: Bench) -
     assert after(FIRST, SECOND) == 1
     assert after(SECOND, THIRD) == 1, "the operator could roll back to none of them"
     bench.recorded = THIRD.key
+    assert bench.retention.oldest_step == 1, "the operator could roll back to the first one until now"
     assert after(SECOND, THIRD) == 2
+    assert bench.retention.oldest_step == 2
     bench.recorded = ""
     assert after(THIRD) == 2
     assert bench.sweeps_at(3599, full=True) == 2
@@ -105,6 +107,7 @@ def test_new_leader_sweeps_a_full_store_before_its_first_anchor(monkeypatch: pyt
     bench.recorded = SECOND.key
     assert bench.sweeps_at(2, full=True) == 1
     assert bench.sweeper.sweeps == [({1}, True)], "the best evaluation as of the second anchor stays"
+    assert bench.retention.oldest_step == 1
 
 
 def test_failed_sweep_is_repeated_later_though_the_store_is_full(bench: Bench) -> None:

@@ -44,8 +44,8 @@ class Numbered:
             raise OSError("disk gone")
         return block.start
 
-    def decode(self, number: int, fetched: int) -> Rows:
-        n = BLOCKS[number].rows
+    def decode(self, _number: int, block: Block, fetched: int) -> Rows:
+        n = block.rows
         return Rows(np.zeros((n, 13), np.float32), np.full((n, 1), fetched, np.int32), np.zeros(n, np.uint8), {})
 
 
@@ -101,6 +101,19 @@ def test_awaited_block_arrives_after_another_prefetch() -> None:
     form.go.set()
     waiting.join()
     assert got == [4, 5, 6]
+
+
+def test_blocks_keep_their_numbers_while_earlier_ones_are_dropped() -> None:
+    form = Numbered()
+    prefetcher = prefetcher_of(form)
+    form.go.clear()
+    prefetcher.prefetch([1, 3, 5])
+    prefetcher.replace_blocks(4, (*BLOCKS[4:], Block(FILE, 0, 7, 12, 1)), 120)
+    form.go.set()
+    assert numbers(prefetcher.get([5, 4, 12])) == [5, 4, 12]
+    assert set(form.fetched) <= {1, 4, 5, 12}, "one may have been begun"
+    with pytest.raises(AssertionError, match="block 3 was dropped"):
+        prefetcher.get([3])
 
 
 def test_failed_block_raises_in_get_and_is_read_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from threading import BoundedSemaphore, Lock
@@ -23,8 +23,8 @@ from cpr_trainer.data.schema import Columns, is_category
 from cpr_trainer.embedding.bags import Bags, FeatureLayout
 from cpr_trainer.errors import DataError
 
-#: Decodes a block by its number and its fetched content. Raises DataError.
-Decode = Callable[[int, Any], Rows]
+#: Decodes a block by its number, itself, and its fetched content. Raises DataError.
+Decode = Callable[[int, Block, Any], Rows]
 
 _INDEX_THREADS = 8
 _CORRECT = "Correct evaluation.groupBy: it names a column that has one text or integer a sample."
@@ -59,6 +59,7 @@ def layout_of(indices: Sequence[Index]) -> Layout:
 class TableDataset:
     """The samples of one or many files, in the order of their names.
 
+    The first files can be dropped, and others come after the last ones: rows and blocks keep their numbers.
     Memory is bounded: two windows of `window_rows` rows, and the blocks at their ends, at 4 N + L + 4 F bytes a row
     for N numeric features and F others, or 4 N + 4 L + 4 F with targets; 4 more for the weight of a sample, for each id
     of a row with bags, and for its weight. With dynamic tables an id takes 8 bytes.
@@ -76,13 +77,15 @@ class TableDataset:
         self._window_rows = window_rows(data)
         self._prefetcher = BlockPrefetcher((), form.fetch, self._decode, 0)
         self._indices: tuple[Index, ...] = ()
-        self.extend(indices)
+        self._first_row = self._first_block = 0
+        self.replace_files(0, indices)
 
     @property
     def layout(self) -> Layout:
         return self._layout
 
     def take(self, indices: Ints) -> Batch:
+        indices = indices - self._first_row
         numbers = self._layout.blocks_of(indices)
         order = np.argsort(numbers, kind="stable")
         needed, starts = np.unique(numbers[order], return_index=True)
@@ -94,7 +97,8 @@ class TableDataset:
         weights = None if self._columns.sample_weight is None else np.zeros(len(indices), np.float32)
         bags: list[Bags] = []
         parts = np.split(order, starts[1:])
-        for number, places, rows in zip(needed.tolist(), parts, self._prefetcher.get(needed.tolist()), strict=False):
+        blocks = self._prefetcher.get((needed + self._first_block).tolist())
+        for number, places, rows in zip(needed.tolist(), parts, blocks, strict=False):
             within = indices[places] - self._layout.starts[number]
             dense[places], labels[places] = rows.dense[within], rows.labels[within]
             if isinstance(rows.ids, Bags):
@@ -117,16 +121,21 @@ class TableDataset:
     def prefetch(self, blocks: Ints) -> None:
         self._prefetcher.prefetch(blocks.tolist())
 
-    def extend(self, indices: Sequence[Index]) -> None:
-        """Add the rows of further files after all others. No other call may run meanwhile."""
-        self._indices += tuple(indices)
-        self._blocks = tuple(block for index in self._indices for block in index.blocks)
+    def replace_files(self, first_block: int, indices: Sequence[Index]) -> None:
+        """Drop the files before this block, and add others after the last one. No other call may run meanwhile."""
+        left = deque((*self._indices, *indices))
+        while left and self._first_block + len(left[0].blocks) <= first_block:
+            dropped = left.popleft().blocks
+            self._first_block += len(dropped)
+            self._first_row += sum(block.rows for block in dropped)
+        assert self._first_block == first_block, "a file is dropped in part"
+        self._indices = tuple(left)
         self._layout = layout_of(self._indices)
-        max_rows = 2 * self._window_rows + 4 * max(block.rows for block in self._blocks)
-        self._prefetcher.extend(self._blocks, max_rows)
+        blocks = tuple(block for index in self._indices for block in index.blocks)
+        max_rows = 2 * self._window_rows + 4 * max((block.rows for block in blocks), default=0)
+        self._prefetcher.replace_blocks(first_block, blocks, max_rows)
 
-    def _decode(self, number: int, fetched: Any) -> Rows:
-        block = self._blocks[number]
+    def _decode(self, number: int, block: Block, fetched: Any) -> Rows:
         parsed = self._form.parse(block, fetched)
         if (group := self._columns.group) is not None:  # An index that was frozen earlier has no check of it.
             if (count := parsed.table.column_names.count(group)) != 1:
@@ -147,6 +156,7 @@ class BlockPrefetcher:
     """
 
     def __init__(self, blocks: Sequence[Block], fetch: Callable[[Block], Any], decode: Decode, max_rows: int) -> None:
+        self._first = 0
         self._blocks = blocks
         self._fetch = fetch
         self._make_rows = decode
@@ -159,10 +169,16 @@ class BlockPrefetcher:
         self._decoders = ThreadPoolExecutor(max_workers=decoders, thread_name_prefix="data-decode")
         self._fetched = BoundedSemaphore(decoders + 1)  # Bytes that wait for a decoder take memory, too.
 
-    def extend(self, blocks: Sequence[Block], max_rows: int) -> None:
-        """Replace the blocks by more, beginning with the present ones."""
+    def replace_blocks(self, first: int, blocks: Sequence[Block], max_rows: int) -> None:
+        """Read these blocks from now on, numbered from `first`: the present ones without some of the first, and more.
+
+        The rows of earlier ones are dropped.
+        """
         with self._lock:
-            self._blocks, self._max_rows = blocks, max_rows
+            for number in [number for number in self._cache if number < first]:
+                self._cache[number].cancel()
+                self._drop(number)
+            self._first, self._blocks, self._max_rows = first, blocks, max_rows
 
     def prefetch(self, numbers: Sequence[int]) -> None:
         """Read these blocks, in this order; cancel earlier requests that have not begun."""
@@ -192,34 +208,36 @@ class BlockPrefetcher:
         if number in self._cache:
             self._cache.move_to_end(number)
             return self._cache[number]
+        assert number >= self._first, f"block {number} was dropped"
         future: Future[Rows] = Future()
         self._cache[number] = future
-        self._cached_rows += self._blocks[number].rows
+        block = self._blocks[number - self._first]
+        self._cached_rows += block.rows
         while self._cached_rows > self._max_rows and len(self._cache) > 1:
             self._drop(next(iter(self._cache)))
-        self._fetcher.submit(self._read, number, future)
+        self._fetcher.submit(self._read, number, block, future)
         return future
 
     def _drop(self, number: int) -> None:
         del self._cache[number]
-        self._cached_rows -= self._blocks[number].rows
+        self._cached_rows -= self._blocks[number - self._first].rows
         assert self._cached_rows >= 0, "more rows were dropped than cached"
 
-    def _read(self, number: int, future: Future[Rows]) -> None:
+    def _read(self, number: int, block: Block, future: Future[Rows]) -> None:
         if not future.set_running_or_notify_cancel():
             return
         self._fetched.acquire()
         try:
-            fetched = self._fetch(self._blocks[number])
+            fetched = self._fetch(block)
         except BaseException as error:  # noqa: BLE001 -- raised again by `get`
             self._fetched.release()
             self._fail(number, future, error)
             return
-        self._decoders.submit(self._decode, number, fetched, future)
+        self._decoders.submit(self._decode, number, block, fetched, future)
 
-    def _decode(self, number: int, fetched: Any, future: Future[Rows]) -> None:
+    def _decode(self, number: int, block: Block, fetched: Any, future: Future[Rows]) -> None:
         try:
-            future.set_result(self._make_rows(number, fetched))
+            future.set_result(self._make_rows(number, block, fetched))
         except BaseException as error:  # noqa: BLE001 -- raised again by `get`
             self._fail(number, future, error)
         finally:

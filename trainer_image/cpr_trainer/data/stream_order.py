@@ -101,6 +101,10 @@ class StreamOrder:
             self, segments=(*self.segments, segment), rows=self.rows + new_rows, blocks=self.blocks + new_blocks
         )
 
+    def since(self, number: int) -> StreamOrder:
+        """Return the order without the segments before this number; the others keep their rows and blocks."""
+        return replace(self, segments=tuple(segment for segment in self.segments if segment.number >= number))
+
     def ended(self) -> StreamOrder:
         """Return the order with no further segment. Raises ValueError if the last batch is not whole."""
         if self.known_samples % self.batch_size:

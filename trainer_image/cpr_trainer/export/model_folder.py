@@ -24,7 +24,7 @@ from cpr_contract.codec import to_dict
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.model import DynamicSpec
 from cpr_contract.requests import PROGRAMS, ExportRequest
-from cpr_contract.spec import JobSpec
+from cpr_contract.spec import OPEN_TOTAL, JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.records import read_fitting_anchor, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
@@ -84,7 +84,7 @@ def export_model(
         "anchor": request.anchor,
         "step": manifest.step,
         "samples": manifest.samples,
-        "totalSamples": manifest.total_samples,
+        "totalSamples": None if manifest.total_samples == OPEN_TOTAL else manifest.total_samples,
         "model": to_dict(job.model),
     }
     _write(folder / ABOUT, about)

@@ -15,7 +15,7 @@ from time import time
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DataPin, PinnedSegment, data_pin_key
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
-from cpr_trainer.checkpoint.format.data_pins import PinChain, needed, restates
+from cpr_trainer.checkpoint.format.data_pins import PinChain, restates
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.data.arrivals import compare_looks, due_voids
 from cpr_trainer.data.dataset import Layout
@@ -35,9 +35,10 @@ IndexFiles = Callable[[Sequence[str]], Sequence[Index]]
 
 
 class FollowedData:
-    """The pins that were read: their `order`, and the `names` of all pinned files. For one thread.
+    """The pins that were read: their `order`, and the `names` of pinned files. For one thread.
 
-    `segments` are those since the newest restatement, and those that it has.
+    `segments` are those that a kept anchor may need, and `order` has no others. `names` lack files that a listing no
+    longer had at the newest restatement.
     """
 
     def __init__(self, data: DataSpec, job_uid: str, store: Store) -> None:
@@ -45,6 +46,7 @@ class FollowedData:
         self.order = StreamOrder(data)
         self.segments: tuple[PinnedSegment, ...] = ()
         self.names: set[str] = set()
+        self._found: list[Index] = []
         self._data = data
         self._job_uid = job_uid
         self._chain = PinChain(store, job_uid)
@@ -55,8 +57,14 @@ class FollowedData:
         return 0 if self._chain.newest is None else self._chain.newest.number
 
     def read(self, up_to: int | None = None) -> list[Index]:
-        """Read the next pins, to that of a number or to the last; return their files. Raises as `PinChain.read`."""
-        return [index for pin in self._chain.read(up_to) for index in self._take(pin)]
+        """Read the next pins, to that of a number or to the last; return their files. Raises as `PinChain.read`.
+
+        Once it has succeeded, it returns those of earlier calls as well that raised an error.
+        """
+        for pin in self._chain.read(up_to):
+            self._found += self._take(pin)
+        found, self._found = self._found, []
+        return found
 
     def pin(  # noqa: PLR0913 -- a pin
         self,
@@ -77,33 +85,49 @@ class FollowedData:
         manifest = manifest_of_indices(self._job_uid, self._data.uri or "", files)
         own, number = grown.segments[-1], self._chain.next_number
         segments: tuple[PinnedSegment, ...] = (PinnedSegment(own.number, own.first_sample, own.rows, voids, manifest),)
+        needed = tuple(segment for segment in self.segments if segment.stop > oldest_samples)
         names: tuple[str, ...] = ()
         if restates(number):
-            segments = (*needed(self.segments, oldest_samples), *segments)
+            segments = (*needed, *segments)
             restated = {uri for segment in segments for uri in segment.files.uris}
-            names = tuple(sorted(self.names.intersection(listed) - restated))
+            # The last name stays: later files with names before it are late.
+            names = tuple(sorted(self.names.intersection((*listed, max(self.names, default=""))) - restated))
         pin = self._chain.write(
             DataPin(
-                CONTRACT_VERSION, self._job_uid, number, self._chain.digest, segments, names, late=tuple(late), end=end
+                CONTRACT_VERSION,
+                self._job_uid,
+                number,
+                self._chain.digest,
+                segments,
+                first_needed=needed[0].number if needed else own.number,
+                names=names,
+                late=tuple(late),
+                end=end,
             )
         )
         self._take(pin)
         return pin
 
     def _take(self, pin: DataPin) -> list[Index]:
-        """Add the segments of a pin that are not known yet; return their files."""
+        """Add the segments of a pin that are not known yet, and drop those that are not needed; return new files."""
         found: list[Index] = []
-        for segment in pin.segments[-1:] if self.order.segments else pin.segments:
+        last = self.segments[-1].number if self.segments else -1
+        self.order = self.order.since(pin.first_needed)
+        self.segments = tuple(segment for segment in self.segments if segment.number >= pin.first_needed)
+        if restates(pin.number):
+            self.names = {*pin.names, *(uri for segment in self.segments for uri in segment.files.uris)}
+        for segment in pin.segments:
+            if segment.number <= last:
+                continue
             indices = indices_of_manifest(segment.files)
             first = segment.number, segment.first_sample
             self.order = self.order.followed_by(_layout(indices), segment.voids, first=first)
             added = self.order.segments[-1]
             if (added.number, added.first_sample, added.rows) != (*first, segment.rows):
                 raise DamagedError(data_pin_key(self._job_uid, pin.number), "does not continue the samples before it")
+            self.segments += (segment,)
             self.names.update(segment.files.uris)
             found += indices
-        self.segments = pin.segments if restates(pin.number) else (*self.segments, *pin.segments)
-        self.names.update(pin.names)
         if pin.end:
             self.order = self.order.ended()
         return found

@@ -31,7 +31,7 @@ class KnownData:
         self._committer: AnchorCommitter | None = None
 
     def look(self, committer: AnchorCommitter) -> None:
-        """On the leader: look for new files from now on. Pins restate what the anchors of `committer` need."""
+        """On the leader: look for new files from now on. Pins name the segments that anchors of `committer` need."""
         self._committer = committer
         if self._looks is None:
             setup = self._setup
@@ -75,16 +75,14 @@ class KnownData:
         return True
 
     def _oldest_samples(self) -> int:
-        anchors = () if self._committer is None else self._committer.state.anchors
-        return anchors[0].samples if anchors else 0
+        return 0 if self._committer is None else self._setup.samples_at(self._committer.oldest_step)
 
     def _read(self, up_to: int | None) -> None:
-        """Read the pins up to that number, or all, and add their files to the data."""
+        """Read the pins up to that number, or all; add their files to the data, and drop those not needed any more."""
         files = retry_store_errors(partial(self._followed.read, up_to), self._status, self._poll_interrupts)
-        if files:
-            assert isinstance(self._setup.dataset, TableDataset), "files have tables"
-            self._setup.dataset.extend(files)
-        order = self._followed.order
+        order, dataset = self._followed.order, self._setup.dataset
+        assert isinstance(dataset, TableDataset), "files have tables"
+        dataset.replace_files(order.segments[0].first_block, files)
         self._status.update(total_samples=order.known_samples)
         if order.has_ended:
             self._exchange.end_data(order.total_samples)

@@ -142,6 +142,11 @@ class AnchorCommitter:
         self._thread.join()
 
     @property
+    def oldest_step(self) -> int:
+        """See `Retention`."""
+        return self._retention.oldest_step
+
+    @property
     def busy(self) -> bool:
         """True if a cut is not committed yet."""
         return self._cut is not None

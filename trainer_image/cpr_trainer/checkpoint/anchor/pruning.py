@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, time
 
-from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
+from cpr_contract.manifests import MANIFEST, DataPin, DenseManifest, ManifestRef, ShardManifest, data_pin_key
 from cpr_contract.roster import AnchorRef
+from cpr_trainer.checkpoint.format.data_pins import newest_restatement, superseded
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.keys import SaveName, committed_in, dense_of_anchor, parse_save, part_name, place_of
 from cpr_trainer.checkpoint.format.pins import pinned_steps
@@ -36,7 +37,7 @@ def listing_pause_s(objects: int) -> float:
 
 
 class Pruner:
-    """Prunes the saves of one job. It caches the chains of saves, so that each manifest is read once.
+    """Prunes the saves of one job, and its data pins. It caches the chains of saves, to read each manifest once.
 
     Many objects are listed rarely; between listings only noted saves are deleted. `clock` returns seconds.
     """
@@ -50,6 +51,7 @@ class Pruner:
         self._clock = clock
         self._chains: dict[str, tuple[ManifestRef, ...]] = {}
         self._noted: dict[str, _Save] = {}  # since the last listing, by the keys of their manifests
+        self._restated = 1, 0  # the newest data pin that restates, and its first segment
         self._listed_s = float("-inf")
         self._objects = 0
 
@@ -91,9 +93,9 @@ class Pruner:
     def superfluous(self, oldest_step: int, now_s: float = 0.0, retained: Collection[int] = ()) -> tuple[Entry, ...]:
         """Return the objects of saves before `oldest_step`, that of an anchor, in no chain of a save that stays.
 
-        Uncommitted saves are among them. `now_s`: the time, at least, as the objects' times may be earlier. Saves of
-        the steps `retained` stay, and of pinned anchors. Raises StoreError; DamagedError if a save that stays cannot be
-        read: its chain is unknown.
+        Uncommitted saves are among them, and superseded data pins. `now_s`: the time, at least, as the objects' times
+        may be earlier. Saves of the steps `retained` stay, and of pinned anchors. Raises StoreError; DamagedError if a
+        save that stays cannot be read, because its chain is unknown, or the newest data pin that restates.
         """
         return self._sweep(oldest_step, now_s, self._with_pinned(retained), self._grace_s)[0]
 
@@ -114,8 +116,14 @@ class Pruner:
         read = in_parallel(lambda key: read_document(self._store, ShardManifest, key)[0].chain, unread)
         chains = self._chains | dict(zip(unread, read, strict=True))
         self._chains = {key: chains[key] for key in live if key in chains}
-        found = stale(entries, oldest_step, self._chains, staying)
+        found = stale(entries, oldest_step, self._chains, staying) + self._superseded_pins(entries)
         return found, any(step < oldest_step and step not in retained for step in young)
+
+    def _superseded_pins(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        if (number := newest_restatement(entries)) != self._restated[0]:
+            pin, _ = read_document(self._store, DataPin, data_pin_key(self._job_uid, number))
+            self._restated = number, pin.first_needed
+        return superseded(entries, self._restated[1])
 
     def _stale_noted(
         self,

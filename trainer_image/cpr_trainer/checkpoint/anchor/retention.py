@@ -34,7 +34,8 @@ class Retention:
     further anchor. `anchors` are those that stay at first, oldest first. `recorded` returns the key of the newest
     anchor in the job's status. The operator cannot roll back to a later one, so a sweep that would delete it waits, at
     most for an hour. `best_step` returns the step of the best evaluation as of an anchor, 0 without one: the job may go
-    back there. It may raise StoreError.
+    back there. It may raise StoreError. `oldest_step` is that of the oldest anchor to which the job can go back, as of
+    the last sweep; 0 before the first.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Retention:
         anchors: tuple[AnchorRef, ...] = (),
     ) -> None:
         self.problem: Problem | None = None
+        self.oldest_step = 0
         self._pruner = pruner
         self._rng = rng
         self._recorded = recorded
@@ -80,7 +82,8 @@ class Retention:
         if not recorded and (self._swept or now_s - self._since_s < _UNRECORDED_S):
             return
         try:
-            young = self._pruner.prune(self._anchors, self._retained(), full=store_is_full)
+            retained = self._retained()
+            young = self._pruner.prune(self._anchors, retained, full=store_is_full)
         except (StoreError, DamagedError) as error:
             if self.problem is None:
                 _LOG.warning("old saves are not deleted: %s", error)
@@ -88,6 +91,7 @@ class Retention:
             self._due_s = self._full_due_s = monotonic() + next(self._delays)
         else:
             self.problem, self._swept = None, True
+            self.oldest_step = min((*(anchor.step for anchor in self._anchors), *retained))
             self._delays = backoff(self._rng, first_s=_FIRST_S, cap_s=_LONGEST_S)
             self._due_s = monotonic() + GRACE_S if young else float("inf")
             if store_is_full:

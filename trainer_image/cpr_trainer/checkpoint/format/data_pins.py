@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator
 
-from cpr_contract.manifests import DataPin, PinnedSegment, data_pin_key
-from cpr_trainer.checkpoint.format.documents import DamagedError, exists, find_document, read_document, write_once
-from cpr_trainer.store import ExistsError, Store
+from cpr_contract.manifests import DataPin, data_pin_key, data_pins_prefix
+from cpr_trainer.checkpoint.format.documents import DamagedError, find_document, read_document, write_once
+from cpr_trainer.store import Entry, ExistsError, Store
 
 #: Pins from a restatement to the next. Each restates the segments that are still needed, for those who begin there.
 RESTATE_EVERY = 1000
+_PIN = re.compile(r"[^/]+/data-pins/(\d{10})\.json")
 
 
 def restates(number: int) -> bool:
@@ -17,30 +19,25 @@ def restates(number: int) -> bool:
     return number % RESTATE_EVERY == 1
 
 
-def needed(segments: Sequence[PinnedSegment], oldest_samples: int) -> tuple[PinnedSegment, ...]:
-    """Return the segments that a job needs which goes back to no earlier anchor than that of `oldest_samples`."""
-    return tuple(segment for segment in segments if segment.stop > oldest_samples)
+def newest_restatement(entries: Iterable[Entry]) -> int:
+    """Return the number of the newest pin that restates, among the objects of a job; 1 if there is none."""
+    return max(filter(restates, _numbered(entries)), default=1)
 
 
-def newest_restatement(store: Store, job_uid: str) -> int:
-    """Return the number of the newest pin that restates, by few requests; 1 if there is none. Raises StoreError."""
+def superseded(entries: Iterable[Entry], first_needed: int) -> tuple[Entry, ...]:
+    """Return the pins among the objects of a job that have earlier segments alone than that of this number."""
+    return tuple(entry for number, entry in _numbered(entries).items() if number <= first_needed)
 
-    def is_there(place: int) -> bool:
-        return exists(store, data_pin_key(job_uid, place * RESTATE_EVERY + 1))
 
-    there, absent = 0, 1
-    while is_there(absent):
-        there, absent = absent, 2 * absent
-    while absent - there > 1:
-        middle = (there + absent) // 2
-        there, absent = (middle, absent) if is_there(middle) else (there, middle)
-    return there * RESTATE_EVERY + 1
+def _numbered(entries: Iterable[Entry]) -> dict[int, Entry]:
+    return {int(found[1]): entry for entry in entries if (found := _PIN.fullmatch(entry.key))}
 
 
 class PinChain:
     """The pins of a job as far as they were read or written here: `newest` is the last one, and its digest.
 
-    The first pin read may restate; then earlier ones are unknown. For one thread.
+    The first pin read restates, and earlier ones are unknown. Pins are deleted that a later restatement supersedes: if
+    the next one is, this continues with that restatement. For one thread.
     """
 
     def __init__(self, store: Store, job_uid: str) -> None:
@@ -54,7 +51,7 @@ class PinChain:
     def next_number(self) -> int:
         """The number of the pin after `newest`. Raises StoreError."""
         if not self._next:
-            self._next = newest_restatement(self._store, self._job_uid)
+            self._next = self._newest_restatement()
         return self._next
 
     @property
@@ -62,21 +59,27 @@ class PinChain:
         """The SHA-256 of the newest pin, empty if there is none."""
         return self._digest
 
-    def read(self, up_to: int | None = None) -> list[DataPin]:
+    def read(self, up_to: int | None = None) -> Iterator[DataPin]:
         """Read the next pins in the store, to that of a number or to the last. Raises DamagedError, StoreError.
 
         A pin up to that number is in the store: it is damaged if it is missing.
         """
-        found: list[DataPin] = []
+        may_lack = self.newest is None
         while up_to is None or self.next_number <= up_to:
             key = data_pin_key(self._job_uid, self.next_number)
             read = find_document(self._store, DataPin, key)
-            if read is None and up_to is None:
-                break
-            if read is None:
+            if read is not None:
+                may_lack = True
+                yield self._follow(read[0], read[1].digest)
+            elif up_to is not None:
                 raise DamagedError(key, "is missing")
-            found.append(self._follow(read[0], read[1].digest))
-        return found
+            elif not may_lack or (newest := self._newest_restatement()) <= self.next_number:
+                return  # a reader that has all pins lacks none: no trainer is before the oldest kept anchor
+            else:  # pins were deleted since they were listed
+                self.newest, self._next = None, newest
+
+    def _newest_restatement(self) -> int:
+        return newest_restatement(self._store.list(data_pins_prefix(self._job_uid)))
 
     def write(self, pin: DataPin) -> DataPin:
         """Write the next pin, and return the one in the store: another leader may have been faster.
