@@ -12,9 +12,13 @@ import pytest
 import torch
 
 from cpr_contract.codec import from_json
+from cpr_contract.manifests import ShardManifest
 from cpr_contract.model import TableSpec
 from cpr_contract.reports import Result, TrainerState
+from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
+from cpr_trainer.checkpoint.format.documents import read_document
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.data.files import Index
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.followed_data import FollowedData
@@ -26,12 +30,14 @@ from support.model import saved_model, single_process_model
 pytestmark = pytest.mark.dist
 
 BATCH = 50
+#: A time that no test reaches: a job of such data trains its last batch once a later pin is there.
+FAR_S = 1e12
 
 
 def job_of(folder: Path, trainers: int = 2) -> JobSpec:
     folder.mkdir(exist_ok=True)
     job = small_job(folder, samples=0, trainers=trainers)
-    follow = FollowSpec(0.05)
+    follow = FollowSpec(0.05, until_s=FAR_S)
     data = DataSpec(
         "CSV", f"{folder.parent}/log/day=*", 1, None, BATCH, 5, 0, table_data.COLUMNS, shuffle_rows=300, follow=follow
     )
@@ -76,13 +82,13 @@ class Pins:
 
 
 def all_trained(running: LocalJob, pins: Pins, log: Log) -> None:
-    """Wait until all files are pinned and trained, with the anchor of the step at which all stand."""
+    """Wait until all files are pinned, and trained but for the last batch, with the anchor at which all stand."""
 
     def caught_up() -> bool:
         rows, known = pins.read(), pins.followed.order.known_samples
         report = running.trainer(running.leader)
-        at_anchor = bool(report.anchors) and report.anchors[-1].samples == known
-        return rows == log.rows and known % BATCH == 0 and report.samples == known and at_anchor
+        at_anchor = bool(report.anchors) and report.anchors[-1].samples == known - BATCH
+        return rows == log.rows and known % BATCH == 0 and report.samples == known - BATCH and at_anchor
 
     running.wait_for(caught_up, "all files are trained")
 
@@ -115,8 +121,17 @@ def trained(pins: Pins) -> tuple[Counter[int], int]:
     return rows, order.known_samples - rows.total()
 
 
+def check_end(job: JobSpec, anchor: AnchorRef, samples: int) -> None:
+    """The last anchor is that of a batch job: with the total, and with full and exact saves."""
+    store = open_store(job.snapshots.store, None, None)
+    manifest = read_anchor(store, anchor)
+    assert (manifest.samples, manifest.total_samples) == (samples, samples)
+    saves = [read_document(store, ShardManifest, ref.key)[0] for ref in manifest.shards]
+    assert [(save.samples, save.bits, save.chain) for save in saves] == [(samples, 32, ())] * len(saves)
+
+
 def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_path: Path) -> None:
-    """Faults while all wait for files, and while these are trained; then the same pins give the same bits, calmly."""
+    """Faults while all wait for files, while these are trained, and at the end; the same pins give the same bits."""
     log = Log(tmp_path / "log")
     log.day(1, 430)
     job = job_of(tmp_path / "disturbed")
@@ -135,6 +150,7 @@ def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_pa
         log.day(0, 5)
         all_trained(running, pins, log)
         pins.end()
+        kill_shard(running)
         anchor = running.result()
         result = from_json(Result, running.trainers[running.leader].termination_message)
     rows, voids = trained(pins)
@@ -157,17 +173,21 @@ def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_pa
 
 
 def test_only_trainer_ends_as_one_process_does_once_all_is_trained(tmp_path: Path) -> None:
-    """The loss of the last batch is divided by its real samples, as if it were a batch of fewer."""
+    """The loss of the last batch is divided by its real samples, as if it were a batch of fewer.
+
+    The save at which it waited for files is of few bits; the last one, of the batch after it, is exact.
+    """
     log = Log(tmp_path / "log")
     job = job_of(tmp_path / "job", trainers=1)
     job = replace(job, data=replace(job.data, follow=FollowSpec(0.05, idle="Finish")))
     pins = Pins(job)
-    with LocalJob(job, tmp_path / "job", NEVER_S) as running:
+    with LocalJob(job, tmp_path / "job", NEVER_S, stored_bits=4) as running:
         running.start()
         log.day(1, 420)
         anchor = running.result()
     rows, voids = trained(pins) if pins.read() == log.rows else (Counter(), 0)
     assert (rows, voids) == (Counter(range(log.rows)), 30)
+    check_end(job, anchor, 450)
     found = saved_model(job, anchor, tmp_path / "found")
     alone = single_process_model(job, pins.followed.order)
     assert torch.equal(found.dense, alone.dense)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.choices import Bits
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.file_uris import page_url
 from cpr_contract.model import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
@@ -117,7 +118,7 @@ class Member:
 class LocalJob:
     """All members of a job. `interval_s` goes into the rosters; `stopped` are the roles that they stop.
 
-    With `memory` a folder of each member outlives its container.
+    With `memory` a folder of each member outlives its container. `stored_bits` are those of a value in a save.
     """
 
     job: JobSpec
@@ -126,6 +127,7 @@ class LocalJob:
     environ: dict[str, str] = field(default_factory=dict)
     memory: bool = False
     host: str = "127.0.0.1"
+    stored_bits: Bits = 32
 
     def __post_init__(self) -> None:
         (self.folder / "key").write_bytes(b"a key of this test")
@@ -322,6 +324,7 @@ class LocalJob:
             anchor=self.anchor,
             trainers=self.job.trainers,
             stop=env.ROLE_SHARD in self.stopped,
+            stored_bits=self.stored_bits,
             shards=tuple(shard.peer for shard in self.shards) if self.job.parity_shards else (),
         )
 
