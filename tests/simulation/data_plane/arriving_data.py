@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from cpr_contract.spec import DataSpec, FollowSpec
+from cpr_contract.spec import FollowSpec, JobSpec
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.order import Order
 from cpr_trainer.store import Store, Uris
 from cpr_trainer.trainer.followed_data import DataLooks, FollowedData
 from support.file_folder import Folder
 
-_UID = "job"
 #: The part of looks at which no file has come: a batch that lacks rows is then filled.
 _PAUSES = 0.6
 _UNTIL_S = 1.0
 
 
 class ArrivingData:
-    """The files of a job, which end with its step `last_step`; and the rows that trainers have taken."""
+    """The files of a job, which end with its step `last_step`; and the rows that trainers have taken.
 
-    def __init__(self, data: DataSpec, last_step: int, rng: random.Random) -> None:
-        follow = FollowSpec(every_s=0.1, until_s=_UNTIL_S)
-        self._data = replace(data, format="CSV", uri="log/", samples=None, epochs=1, shuffle_rows=40, follow=follow)
-        self._end = last_step * data.batch_size
+    They end by time, or once the job is idle: then a file is on its way whenever the trainers wait before the end.
+    """
+
+    def __init__(self, job: JobSpec, last_step: int, rng: random.Random) -> None:
+        self._finishes = rng.random() < 0.5
+        follow = FollowSpec(0.1, idle="Finish") if self._finishes else FollowSpec(0.1, until_s=_UNTIL_S)
+        self._data = replace(job.data, format="CSV", uri="log/", samples=None, epochs=1, shuffle_rows=40, follow=follow)
+        self._job_uid = job.job_uid
+        self._end = last_step * job.data.batch_size
         self._rng = rng
         self._folder = Folder()
         self._growing: tuple[str, int] | None = None
@@ -38,20 +43,23 @@ class ArrivingData:
 
     def reader(self, store: Store) -> FollowedData:
         """Return what a trainer that starts knows of the data."""
-        return FollowedData(self._data, _UID, store)
+        return FollowedData(self._data, self._job_uid, store)
 
-    def looks(self, store: Store) -> DataLooks:
+    def looks(self, store: Store, oldest_samples: Callable[[], int]) -> DataLooks:
         """Return the looks of a trainer that starts to lead."""
-        return DataLooks(self._data, _UID, store, cast(Uris, self._folder), self._folder.index)
+        files = cast(Uris, self._folder)
+        return DataLooks(self._data, self._job_uid, store, files, self._folder.index, oldest_samples)
 
-    def arrive(self, pinned: FollowedData) -> None:
+    def arrive(self, pinned: FollowedData, *, waits: bool) -> None:
         """Let a file grow, or come, once the others are pinned; the last one ends with the last step."""
         if self._growing is not None:
             self._folder.write(*self._growing)
             self._growing = None
             return
         batch, left = self._data.batch_size, self._end - pinned.order.known_samples
-        if not left or not self._folder.files.keys() <= pinned.names or self._rng.random() < _PAUSES:
+        if not left or not self._folder.files.keys() <= pinned.names:
+            return
+        if not (self._finishes and waits) and self._rng.random() < _PAUSES:
             return
         rows = self._rng.randint(1, 8 * batch)
         rows = left if left - rows < batch else rows

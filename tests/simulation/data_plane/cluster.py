@@ -10,9 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from cpr_contract.roster import ShardRoster
+from cpr_trainer.checkpoint.format import data_pins
 from cpr_trainer.shard import main
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.service import Service
+from simulation.data_plane.anchors import Anchors
 from simulation.data_plane.arriving_data import ArrivingData
 from simulation.data_plane.calm import FIRST
 from simulation.data_plane.checker import Checker
@@ -58,11 +60,12 @@ class Cluster:
         self.armed: dict[Process, int] = {}
         self.damaged = self.lossy = False
         self.dense_save = 0, FIRST
+        self.anchors = Anchors(self)
         self.suspension = Suspension(self)
         self.arriving: ArrivingData | None = None
         if self.workload.follows:
-            data, rng = self.workload.job.data, random.Random(f"the data of {seed}")
-            self.arriving = ArrivingData(data, self.workload.last_step, rng)
+            rng = random.Random(f"the data of {seed}")
+            self.arriving = ArrivingData(self.workload.job, self.workload.last_step, rng)
         self.operator = OperatorStub(self)
         self.checker: Checker
 
@@ -84,6 +87,7 @@ class Cluster:
             patched(self.scheduler, self.network, self.kernel, self.rng),
         ):
             patch.setattr(main, "open_store", lambda *_place: self.store)
+            patch.setattr(data_pins, "RESTATE_EVERY", 3)
             self.checker = Checker(self)
             self.operator.start()
             try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cpr_trainer.data.files import Index
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.followed_data import DataLooks
+from simulation.data_plane.anchors import AnchorWriter
 from simulation.data_plane.arriving_data import ArrivingData
 from simulation.data_plane.groups import GroupBrokenError
 
@@ -29,6 +30,7 @@ class KnownData:
         self._trainer, self._arriving, self._group = trainer, arriving, trainer.cluster.group
         self._files: list[Index] = []
         self._looks: DataLooks | None = None
+        self._anchors: AnchorWriter | None = None
 
     def on_group_formed(self, epoch: int) -> None:
         """Read the pins up to the one that the leader names. The first leader looks until there is one.
@@ -47,10 +49,13 @@ class KnownData:
             self._trainer.cluster.scheduler.sleep(_LOOK_EVERY_S)
         self._read(self._group.pin)
 
-    def grows(self, *, at_anchor: bool) -> bool:
-        """At the known end: return whether the leader has named a later pin, and read up to it."""
+    def grows(self, step: int, dense: int, *, saved: bool) -> bool:
+        """At the last step that can be trained: return whether the leader has named a later pin, and read up to it.
+
+        saved: all shards have saved this step, after which the dense state is `dense`.
+        """
         probes = self._trainer.cluster.probes
-        if at_anchor and self._trainer.pod.leads:
+        if saved and self._trainer.pod.leads and self._retry_store(lambda: self._writer.commit(step, dense)):
             epoch = self._group.epoch
             self._look(waits=True)
             assert self._looks is not None, "it looks"
@@ -62,6 +67,19 @@ class KnownData:
         probes["a later pin was named"] += 1
         return True
 
+    def check(self, step: int) -> None:
+        """Raise ValueError if a step is not known, or not any more."""
+        self.followed.order.slice_of(step)
+
+    @property
+    def _writer(self) -> AnchorWriter:
+        if self._anchors is None or self._anchors.generation != self._trainer.generation:
+            self._anchors = AnchorWriter(self._trainer)
+        return self._anchors
+
+    def _oldest_samples(self) -> int:
+        return 0 if self._anchors is None else self._anchors.oldest_step * self._trainer.workload.job.data.batch_size
+
     def take(self, step: int) -> None:
         """Take the rows of a step."""
         trainer = self._trainer
@@ -72,9 +90,9 @@ class KnownData:
     def _look(self, *, waits: bool) -> None:
         trainer = self._trainer
         if self._looks is None:
-            self._looks = self._arriving.looks(trainer.cluster.store)
+            self._looks = self._arriving.looks(trainer.cluster.store, self._oldest_samples)
         looks = self._looks
-        self._arriving.arrive(looks.followed)
+        self._arriving.arrive(looks.followed, waits=waits)
         stands = waits and looks.followed.number == self.followed.number
         now_s = self._arriving.now_s(looks.followed)
         pin = self._retry_store(lambda: looks.look(waits=stands, now_s=now_s))

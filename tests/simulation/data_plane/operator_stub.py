@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.reports import ExitCode, ShardState
-from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
+from cpr_contract.roster import AnchorRef, Counters, ShardRoster, TrainerRoster
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.parity.coding import Ring
-from simulation.data_plane.calm import FIRST
 from simulation.data_plane.pods import ShardPod
 from simulation.data_plane.trainer_pods import TrainerPod
 from support.parity_ring import needed
@@ -36,6 +35,7 @@ class OperatorStub:
         self._group = 1
         self.generation = 1
         self.leader = 0
+        self._anchor: AnchorRef | None = None
         self._floors = [0] * cluster.workload.job.shards
         self._saved = [0] * cluster.workload.job.shards  # the samples of the newest save that a shard reported
         self._waiting: set[ShardPod | TrainerPod] = set()
@@ -63,11 +63,11 @@ class OperatorStub:
             self._deliver(trainer, self._trainer_roster(trainer.rank, trainer.incarnation))
 
     def roll_back(self) -> None:
-        """Let all begin again, in a new generation."""
+        """Let all go back to an anchor, or begin again if there is none, in a new generation."""
         self.generation += 1
         self._floors = [0] * len(self._floors)
         self._saved = [0] * len(self._saved)
-        self._cluster.dense_save = 0, FIRST
+        self._anchor = self._cluster.anchors.go_back()
         self.publish_rosters()
 
     def resume(self) -> None:
@@ -215,7 +215,7 @@ class OperatorStub:
             may_restore=True,
             stop=cluster.suspension.stops_shards,
             floor_samples=self._floors[index],
-            anchor=None,
+            anchor=self._anchor,
             trainers=cluster.workload.job.trainers,
             priority_interval_s=cluster.workload.priority_interval_s,
             shards=peers,
@@ -233,7 +233,7 @@ class OperatorStub:
             stop=cluster.suspension.stops_trainers,
             trainers=(),
             shards=tuple(pod.peer for pod in cluster.newest),
-            anchor=None,
+            anchor=self._anchor,
             dense_floor_samples=0,
             interval_s=cluster.workload.interval_s,
         )

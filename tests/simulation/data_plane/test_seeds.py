@@ -114,7 +114,9 @@ def test_stopped_and_drained_trainers_leave_the_bytes_of_a_calm_run(name: str) -
 ARRIVALS = {
     "trainers": (("kill_trainer", "kill_trainer_process", "reset", "clog"), "a trainer was replaced"),
     "shards": (("kill_shard", "kill_server", "store_slow"), "rows came from a save"),
-    "store and rollbacks": (("store_slow", "store_down", "roll_back", "kill_trainer"), "a trainer was replaced"),
+    "store": (("store_slow", "store_down", "kill_trainer"), "a trainer was replaced"),
+    "rollbacks": (("roll_back", "roll_back", "kill_trainer"), "the job went back to its oldest anchor"),
+    "the end": (("kill_at_end",), "fault: a member was lost in the last step"),
     "stops": (("stop_job", "drain_trainer", "kill_in_stop"), "the job stopped at an anchor"),
 }
 
@@ -128,6 +130,7 @@ def test_rows_that_arrive_are_trained_once_and_in_the_same_steps(name: str) -> N
     assert probes[state]
     assert probes["a later pin was named"]
     assert probes["a batch was filled by voids"]
+    assert probes["data pins were deleted"]
 
 
 @pytest.mark.parametrize("mode", [run_under_faults, run_to_completion])

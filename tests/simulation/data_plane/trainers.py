@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import OPEN_TOTAL
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.memory import ResumeFile
@@ -85,6 +86,10 @@ class Trainer:
         self._resumed = False
         self._epoch = 0
         pod.trainer = self
+
+    @property
+    def roster(self) -> TrainerRoster:
+        return self._roster
 
     @property
     def generation(self) -> int:
@@ -173,6 +178,8 @@ class Trainer:
         """Count the rows up to step `last` on the shards that have answered (`trainer/step.py`)."""
         counted = [step for step in self.exchange.counted() if step >= 0]
         for step in range(min(counted, default=last) + 1, last + 1):
+            if self._data is not None:
+                self._data.check(step)
             self.exchange.count(step, self.workload.push(self.rank, step)[0])
 
     def _step(self, epoch: int) -> None:
@@ -241,7 +248,7 @@ class Trainer:
                 self._repair(pushed=None)
             saved = min(each.step for each in self.exchange.saved()) >= last and not self.exchange.unavailable()
             self.pod.finished = ends and saved
-            if self._data is not None and not ends and self._data.grows(at_anchor=saved):
+            if self._data is not None and not ends and self._data.grows(last, self.dense, saved=saved):
                 return
             self.cluster.scheduler.sleep(_SLICE_S)
 

@@ -180,8 +180,9 @@ class DataLooks:
         waits: all trainers have trained all known batches. Raises DataError for a file that cannot be used,
         DamagedError, and StoreError.
         """
-        followed = self.followed
+        followed, before = self.followed, self.followed.number
         followed.read()
+        waits = waits and followed.number == before  # another leader's pin is not trained yet
         if followed.order.has_ended:
             return None
         listed = self._files.find(self._uri, may_be_empty=True)

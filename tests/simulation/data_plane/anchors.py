@@ -1,0 +1,113 @@
+"""Anchors of a simulated job: the leader commits them where all trainers wait for data, and sweeps by the real rules.
+
+Saves are never old enough to be deleted, so the job can go back to any anchor that stays. Data pins are deleted.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import torch
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import DenseManifest
+from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import OPEN_TOTAL
+from cpr_trainer.checkpoint.anchor.committer import commit_anchor
+from cpr_trainer.checkpoint.anchor.pruning import Pruner
+from cpr_trainer.checkpoint.anchor.retention import Retention
+from cpr_trainer.checkpoint.format.documents import read_shard_manifest
+from cpr_trainer.embedding.placement import layout_hash
+from cpr_trainer.store import ExistsError
+from simulation.data_plane.calm import FIRST
+
+if TYPE_CHECKING:
+    from simulation.data_plane.cluster import Cluster
+    from simulation.data_plane.trainers import Trainer
+
+_KEEP = 2
+_YOUNG_S = 1e9
+
+
+class Anchors:
+    """The anchors in the status of a job, oldest first, and the dense state of each."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.kept: tuple[AnchorRef, ...] = ()
+        self._dense: dict[str, int] = {}
+        self._cluster = cluster
+
+    def add(self, anchor: AnchorRef, dense: int) -> None:
+        """Note an anchor that was committed."""
+        self.kept, self._dense[anchor.key] = (*self.kept, anchor)[-_KEEP:], dense
+
+    def go_back(self) -> AnchorRef | None:
+        """Return the anchor for a rollback, which becomes the last one, and take its dense state; None: the start."""
+        cluster = self._cluster
+        if not self.kept:
+            cluster.dense_save = 0, FIRST
+            return None
+        self.kept = self.kept[: cluster.rng.choice((1, len(self.kept)))]
+        cluster.probes["the job went back to its oldest anchor"] += len(self.kept) == 1
+        cluster.dense_save = self.kept[-1].step, self._dense[self.kept[-1].key]
+        return self.kept[-1]
+
+
+class AnchorWriter:
+    """Commits the anchors of one generation while `trainer` leads. `oldest_step`: see `Retention`."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.generation = trainer.generation
+        self._trainer, self._cluster = trainer, trainer.cluster
+        self._store, self._job = trainer.cluster.store, trainer.workload.job
+        kept = self._cluster.anchors.kept
+        self._retention = Retention(
+            Pruner(self._store, self._job.job_uid, _YOUNG_S, self._cluster.scheduler.clock),
+            random.Random(0),
+            lambda: self._cluster.anchors.kept[-1].key,
+            lambda _: 0,
+            kept if len(kept) == _KEEP else (),
+        )
+
+    @property
+    def oldest_step(self) -> int:
+        return self._retention.oldest_step
+
+    def commit(self, step: int, dense: int) -> bool:
+        """Commit the anchor of the step at which all wait; return whether it is there. Raises StoreError."""
+        anchors, trainer = self._cluster.anchors, self._trainer
+        if not step or any((each.generation, each.step) == (self.generation, step) for each in anchors.kept):
+            return True
+        peers = sorted(trainer.roster.shards, key=lambda peer: peer.index)
+        uid, read = self._job.job_uid, []
+        for peer in peers:
+            found = read_shard_manifest(self._store, uid, self.generation, peer.index, peer.incarnation, step)
+            if found is None:
+                return False
+            read.append(found)
+        counters = trainer.roster.counters
+        meta = DenseManifest(
+            CONTRACT_VERSION,
+            uid,
+            self.generation,
+            counters.group,
+            step,
+            step * self._job.data.batch_size,
+            OPEN_TOTAL,
+            layout_hash(self._job.model),
+            (),
+        )
+        refs, lost = tuple(ref for _, ref in read), tuple(manifest.lost for manifest, _ in read)
+        try:
+            anchor = commit_anchor(self._store, meta, {"state": torch.zeros(1)}, refs, lost)
+        except ExistsError:  # another incarnation of a shard was there
+            return False
+        if self.generation != self._cluster.generation:
+            return False
+        anchors.add(anchor, dense)
+        self._retention.keep(anchors.kept, (manifest for manifest, _ in read))
+        before = len(self._store.objects)
+        self._retention.tick()
+        self._cluster.probes["data pins were deleted"] += len(self._store.objects) < before
+        return True
