@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cpr_trainer.checkpoint.anchor.retention import Retention
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.dynamic.entries import Rules
@@ -29,7 +30,7 @@ from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Admission, ReplayBarrier
 from cpr_trainer.shard.steps import DueStep, StepService
 from simulation.data_plane.run import run_to_completion
-from simulation.data_plane.workload import Workload, with_faults, with_keys
+from simulation.data_plane.workload import Workload, following, with_faults, with_keys
 
 #: On a busy machine a test takes minutes.
 pytestmark = pytest.mark.timeout(600)
@@ -189,6 +190,16 @@ def insert_in_the_order_of_a_hash_table(patch: Patch) -> None:
     wrap(patch, DynamicTables, "_insert", insert)
 
 
+def need_the_newest_anchor_alone(patch: Patch) -> None:
+    """Drop the segments before the newest anchor, although the job can go back to the one before."""
+
+    def tick(before: Callable[..., None], retention: Retention) -> None:
+        before(retention)
+        retention.oldest_step = retention.oldest_step and retention._anchors[-1].step
+
+    wrap(patch, Retention, "tick", tick)
+
+
 KILLS = ("kill_shard", "kill_again")
 TRAINERS = ("kill_trainer", "kill_in_push")
 MERGED_KEYS = with_keys(with_faults("reset", trainers=2))
@@ -228,6 +239,11 @@ BUGS = {
     "keys expire by the time of day": Bug(expire_by_the_time_of_day, 5, MERGED_KEYS),
     "keys are looked up as of the step before": Bug(look_keys_up_as_of_the_step_before, 5, MERGED_KEYS),
     "new keys are inserted in the order of a hash table": Bug(insert_in_the_order_of_a_hash_table, 5, MERGED_KEYS),
+    "data pins lack segments that the oldest anchor needs": Bug(
+        need_the_newest_anchor_alone,
+        5,
+        following(with_faults("roll_back", "roll_back", trainers=2, sparse_updates="PerStep")),
+    ),
     "a repeated push is applied again": Bug(
         apply_repeated_pushes,
         20,

@@ -13,13 +13,25 @@ from cpr_contract.spec import DataSpec
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import Rows
 from cpr_trainer.data.files import Block, SourceFile
-from cpr_trainer.data.open import open_dataset
-from cpr_trainer.data.reader import BlockPrefetcher
+from cpr_trainer.data.open import format_of, index_data, open_dataset
+from cpr_trainer.data.reader import BlockPrefetcher, TableDataset
+from cpr_trainer.data.schema import columns_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, Version, interface
 from support.fake_s3 import BUCKET, FakeS3
 from support.plain_batches import single_ids
-from support.table_data import FORMATS, TABLES, assert_same, clicks, everything, model_of, read, read_through, write
+from support.table_data import (
+    FILES,
+    FORMATS,
+    TABLES,
+    assert_same,
+    clicks,
+    everything,
+    model_of,
+    read,
+    read_through,
+    write,
+)
 
 # --- Prefetch
 
@@ -127,6 +139,21 @@ def test_failed_block_raises_in_get_and_is_read_again() -> None:
     form.fail_at = None
     assert numbers(prefetcher.get([1, 2, 3])) == [1, 2, 3]
     assert form.fetched == [1, 2, 3, 2, 2]
+
+
+def test_rows_keep_their_numbers_while_files_are_dropped_and_added(tmp_path: Path) -> None:
+    data = write(clicks(90), tmp_path, "parquet", files=3)
+    model = model_of(data)
+    whole, indices = read(data), index_data(data, format_of(data, columns_of(data, model), FILES), FILES)
+    dataset = open_dataset(data, model, FILES, lambda _: indices[:1])
+    assert isinstance(dataset, TableDataset)
+    assert len(dataset.take(np.arange(30))) == 30
+    dataset.replace_files(0, indices[1:2])
+    dataset.replace_files(len(indices[0].blocks), indices[2:])
+    rows = np.array([89, 30, 59, 60, 31])
+    assert_same(dataset.take(rows), whole.take(rows))
+    with pytest.raises(AssertionError, match="was dropped"):
+        dataset.take(np.array([29]))
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv.zst", "parquet"])

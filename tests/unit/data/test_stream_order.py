@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import OPEN_TOTAL, DataSpec, samples_at
+from cpr_contract.spec import OPEN_TOTAL, DataSpec, FollowSpec, samples_at
 from cpr_trainer.data.dataset import Batch, Layout
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
@@ -66,6 +67,18 @@ def test_each_row_is_trained_once_however_rows_arrive(
     # A segment ends before the next begins, whatever batches are.
     bounds = np.cumsum([0, *(sum(blocks) for blocks, _ in parts)]).tolist()
     assert all(sorted(trained[start:stop]) == list(range(start, stop)) for start, stop in pairwise(bounds))
+
+
+@pytest.mark.parametrize(
+    ("follow", "waiting"),
+    [(FollowSpec(1.0), 0), (FollowSpec(1.0, until_s=5.0), 1), (FollowSpec(1.0, idle="Finish"), 1)],
+)
+def test_last_batch_of_data_that_may_end_waits_for_a_later_pin(follow: FollowSpec, waiting: int) -> None:
+    data = replace(data_of(8, 0), follow=follow)
+    one, three = (extended(StreamOrder(data), [([rows], 0)]) for rows in (8, 24))
+    assert (StreamOrder(data).steps, one.steps, three.steps) == (0, 1 - waiting, 3 - waiting)
+    assert extended(three, [([8], 0)]).steps == 4 - waiting
+    assert three.followed_by(None).ended().steps == 3
 
 
 @settings(deadline=None)

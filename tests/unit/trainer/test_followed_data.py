@@ -257,6 +257,16 @@ def test_idle_job_that_is_to_finish_ends_once_all_files_are_trained() -> None:
     assert [(pin.end, pin.segments[0].voids) for pin in look(looks, 3)] == [(False, 3), (True, 0)]
 
 
+def test_pin_of_another_leader_is_not_taken_for_trained() -> None:
+    folder, store = Folder(), MemoryStore()
+    data = replace(DATA, follow=FollowSpec(1.0, idle="Finish"))
+    folder.write("a", 12)
+    assert len(look(looks_of(store, folder, data))) == 1
+    later = looks_of(store, folder, data)
+    assert look(later, 1) == [], "it has read the pin now, and the trainers wait at the one before"
+    assert [pin.end for pin in look(later, 1)] == [True]
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
