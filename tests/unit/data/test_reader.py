@@ -143,7 +143,7 @@ def test_failed_block_raises_in_get_and_is_read_again() -> None:
 
 def test_rows_keep_their_numbers_while_files_are_dropped_and_added(tmp_path: Path) -> None:
     data = write(clicks(90), tmp_path, "parquet", files=3)
-    model = model_of(data)
+    model = model_of(TABLES)
     whole, indices = read(data), index_data(data, format_of(data, columns_of(data, model), FILES), FILES)
     dataset = open_dataset(data, model, FILES, lambda _: indices[:1])
     assert isinstance(dataset, TableDataset)
