@@ -34,24 +34,24 @@ class Anchors:
     """The anchors in the status of a job, oldest first, and the dense state of each."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.kept: tuple[AnchorRef, ...] = ()
+        self.retained: tuple[AnchorRef, ...] = ()
         self._dense: dict[str, int] = {}
         self._cluster = cluster
 
     def add(self, anchor: AnchorRef, dense: int) -> None:
         """Note an anchor that was committed."""
-        self.kept, self._dense[anchor.key] = (*self.kept, anchor)[-_KEEP:], dense
+        self.retained, self._dense[anchor.key] = (*self.retained, anchor)[-_KEEP:], dense
 
     def go_back(self) -> AnchorRef | None:
         """Return the anchor for a rollback, which becomes the last one, and take its dense state; None: the start."""
         cluster = self._cluster
-        if not self.kept:
+        if not self.retained:
             cluster.dense_save = 0, FIRST
             return None
-        self.kept = self.kept[: cluster.rng.choice((1, len(self.kept)))]
-        cluster.probes["the job went back to its oldest anchor"] += len(self.kept) == 1
-        cluster.dense_save = self.kept[-1].step, self._dense[self.kept[-1].key]
-        return self.kept[-1]
+        self.retained = self.retained[: cluster.rng.choice((1, len(self.retained)))]
+        cluster.probes["the job went back to its oldest anchor"] += len(self.retained) == 1
+        cluster.dense_save = self.retained[-1].step, self._dense[self.retained[-1].key]
+        return self.retained[-1]
 
 
 class AnchorWriter:
@@ -61,13 +61,13 @@ class AnchorWriter:
         self.generation = trainer.generation
         self._trainer, self._cluster = trainer, trainer.cluster
         self._store, self._job = trainer.cluster.store, trainer.workload.job
-        kept = self._cluster.anchors.kept
+        retained = self._cluster.anchors.retained
         self._retention = Retention(
             Pruner(self._store, self._job.job_uid, _YOUNG_S, self._cluster.scheduler.clock),
             random.Random(0),
-            lambda: self._cluster.anchors.kept[-1].key,
+            lambda: self._cluster.anchors.retained[-1].key,
             lambda _: 0,
-            kept if len(kept) == _KEEP else (),
+            retained if len(retained) == _KEEP else (),
         )
 
     @property
@@ -77,7 +77,7 @@ class AnchorWriter:
     def commit(self, step: int, dense: int) -> bool:
         """Commit the anchor of the step at which all wait; return whether it is there. Raises StoreError."""
         anchors, trainer = self._cluster.anchors, self._trainer
-        if not step or any((each.generation, each.step) == (self.generation, step) for each in anchors.kept):
+        if not step or any((each.generation, each.step) == (self.generation, step) for each in anchors.retained):
             return True
         peers = sorted(trainer.roster.shards, key=lambda peer: peer.index)
         uid, read = self._job.job_uid, []
@@ -106,7 +106,7 @@ class AnchorWriter:
         if self.generation != self._cluster.generation:
             return False
         anchors.add(anchor, dense)
-        self._retention.keep(anchors.kept, (manifest for manifest, _ in read))
+        self._retention.keep(anchors.retained, (manifest for manifest, _ in read))
         before = len(self._store.objects)
         self._retention.tick()
         self._cluster.probes["data pins were deleted"] += len(self._store.objects) < before
