@@ -300,7 +300,7 @@ def test_job_that_cannot_follow_its_data_is_refused_by_the_field(changes: dict[s
 
 
 def filled(monkeypatch: pytest.MonkeyPatch, count: int, every: int, needed: int = 1000) -> MemoryStore:
-    """Return a store with a pin of one batch for each of so many files; anchors need so many before the newest."""
+    """Return a store with `count` pins, each of a file of one batch; anchors need `needed` before the newest."""
     monkeypatch.setattr(data_pins, "RESTATE_EVERY", every)
     folder, store = Folder(), MemoryStore()
     looks = DataLooks(

@@ -69,8 +69,8 @@ class StreamOrder:
 
     The numbers of `segments` are consecutive, and their sample numbers and rows as well. The first may be a later one
     than the job's: no earlier step is requested then. Only whole batches are trained. If the job may end, the last one
-    is trained once a later pin is known: the end then has a step to train, whose cut becomes the model. `rows` and
-    `blocks` are those of the dataset that the segments name, held-out rows included.
+    is trained once a later pin is known: the end then has a step to train, and the cut of that step becomes the model.
+    `rows` and `blocks` are those of the dataset that the segments name, held-out rows included.
     """
 
     data: DataSpec
