@@ -18,6 +18,7 @@ from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.anchor.retention import Retention
 from cpr_trainer.checkpoint.format.documents import read_shard_manifest
+from cpr_trainer.checkpoint.format.records import find_anchor
 from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.store import ExistsError
 from simulation.data_plane.calm import FIRST
@@ -99,11 +100,12 @@ class AnchorWriter:
             (),
         )
         refs, lost = tuple(ref for _, ref in read), tuple(manifest.lost for manifest, _ in read)
+        anchor: AnchorRef | None
         try:
             anchor = commit_anchor(self._store, meta, {"state": torch.zeros(1)}, refs, lost)
-        except ExistsError:  # another incarnation of a shard was there
-            return False
-        if self.generation != self._cluster.generation:
+        except ExistsError:  # it names the save of an earlier incarnation of a shard
+            anchor = find_anchor(self._store, uid, self.generation, step)
+        if anchor is None or self.generation != self._cluster.generation:
             return False
         anchors.add(anchor, dense)
         self._retention.keep(anchors.retained, (manifest for manifest, _ in read))
