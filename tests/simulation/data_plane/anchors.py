@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DenseManifest
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import OPEN_TOTAL
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
@@ -81,7 +81,7 @@ class AnchorWriter:
         if not step or any((each.generation, each.step) == (self.generation, step) for each in anchors.retained):
             return True
         peers = sorted(trainer.roster.shards, key=lambda peer: peer.index)
-        uid, read = self._job.job_uid, []
+        uid, read = self._job.job_uid, list[tuple[ShardManifest, ManifestRef]]()
         for peer in peers:
             found = read_shard_manifest(self._store, uid, self.generation, peer.index, peer.incarnation, step)
             if found is None:
