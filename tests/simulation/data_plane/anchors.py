@@ -78,7 +78,7 @@ class AnchorWriter:
     def commit(self, step: int, dense: int) -> bool:
         """Commit the anchor of the step at which all wait; return whether it is there. Raises StoreError."""
         anchors, trainer = self._cluster.anchors, self._trainer
-        if not step or any((each.generation, each.step) == (self.generation, step) for each in anchors.retained):
+        if not step or any(each.step == step for each in anchors.retained):
             return True
         peers = sorted(trainer.roster.shards, key=lambda peer: peer.index)
         uid, read = self._job.job_uid, list[tuple[ShardManifest, ManifestRef]]()
