@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from cpr_contract.spec import DataSpec, FollowSpec
+from cpr_trainer.data.arriving_files import ArrivingFiles
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.order import Order
 from cpr_trainer.store import Store, Uris
@@ -42,7 +43,8 @@ class ArrivingData:
 
     def looks(self, store: Store) -> DataLooks:
         """Return the looks of a trainer that starts to lead."""
-        return DataLooks(self._data, _UID, store, cast(Uris, self._folder), self._folder.index)
+        arrivals = ArrivingFiles("log/", cast(Uris, self._folder), self._folder.index)
+        return DataLooks(self._data, _UID, store, arrivals)
 
     def arrive(self, pinned: FollowedData) -> None:
         """Let a file grow, or come, once the others are pinned; the last one ends with the last step."""

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_contract.spec import EndpointSpec
 from cpr_trainer.errors import DataError
+from cpr_trainer.runtime import Access
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.data_files import CHANGED_REMEDY, DataStore, Version, version_of
 from cpr_trainer.store.interface import (
@@ -48,7 +49,7 @@ class Uris:
     A URI that ends in / names all files below it, also through linked folders. A URI with `*`, `?` or `[...]` names the
     files with a matching path; a `*` matches slashes, too. Both skip names that begin with . or _, of files and of
     folders below the pattern's root, because other tools use such names for their own files.
-    Safe to use from several threads.
+    Safe to use from several threads. `access` is that to the endpoint, or to the brokers of a topic.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Uris:
         ca_file: Path | None = None,
         field: str = JOBS_STORE,
     ) -> None:
+        self.access = Access(credentials_dir, ca_file)
         self._endpoint = spec.endpoint
         self._connect = partial(connect, spec, credentials_dir, ca_file, field)
 
