@@ -17,6 +17,7 @@ from support.documents import (
 )
 from support.dynamic_cases import DYNAMIC_RULES
 from support.follow_cases import FOLLOW_RULES
+from support.kafka_cases import KAFKA_RULES
 from support.optimizer_cases import OPTIMIZERS, ROW_WISE
 
 #: The largest AUC drop that needs no sensitivity.
@@ -389,4 +390,5 @@ RULES = (
         "allows a portion of lost samples above 0.5",
     ),
     *FOLLOW_RULES,
+    *KAFKA_RULES,
 )

@@ -29,7 +29,10 @@ _ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-
 Entrypoint = Annotated[str, Field(max_length=256, pattern=_ENTRYPOINT)]
 #: The location of data: in a store, or on a disk.
 Uri = Annotated[
-    str, Field(max_length=1024, pattern=r"^((s3|gs|hdfs)://[^/]+/.+|abfss://[^/@]+@[^/@]+/.+|file:///.+|/.+)$")
+    str,
+    Field(
+        max_length=1024, pattern=r"^((s3|gs|hdfs)://[^/]+/.+|abfss://[^/@]+@[^/@]+/.+|kafka://[^/]+/.+|file:///.+|/.+)$"
+    ),
 ]
 
 #: Integers beyond this are not exact in every JSON reader.

@@ -100,6 +100,7 @@ def _data(data: Data) -> contract.DataSpec:
         columns=None if data.columns is None else _columns(data.columns),
         store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
         csv=None if data.csv is None else _copied(contract.CsvSpec, data.csv),
+        kafka=None if data.kafka is None else _copied(contract.KafkaSpec, data.kafka),
         follow=None if data.follow is None else _follow(data.follow),
         epochs=data.epochs if data.follow is None else data.epochs or 1,
     )

@@ -123,7 +123,8 @@ def test_range_ends_at_its_limits_and_a_look_at_its_own(monkeypatch: pytest.Monk
     assert names_of(found.indices) == ["0@0-3", "1@0-4", "0@3-5", "1@4-5"]
     found = arriving.look((), ())
     assert (found.more, names_of(found.indices)) == (False, ["0@0-3", "1@0-4", "0@3-6", "1@4-6", "0@6-7"])
-    assert [index.file for index in found.indices] == [index.file for index in look(topic)]
+    monkeypatch.setattr(arriving_messages, "_LOOK_OFFSETS", 100)
+    assert found.indices == look(topic), "one look finds the same ranges"
     assert names_of(arriving.look(["clicks-0@0-3", "clicks-1@0-4"], ()).indices) == ["0@3-6", "1@4-6", "0@6-7"]
     assert names_of(arriving.look(["clicks-0@0-5", "clicks-1@0-4"], ()).indices) == ["0@5-7", "1@4-6"]
 

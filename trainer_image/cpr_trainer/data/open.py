@@ -12,7 +12,7 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DataManifest
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
-from cpr_contract.spec import DataSpec, JobSpec, KafkaSpec
+from cpr_contract.spec import DataFormat, DataSpec, JobSpec, KafkaSpec
 from cpr_trainer.data.arrivals import Arrivals
 from cpr_trainer.data.arriving_files import ArrivingFiles
 from cpr_trainer.data.batches import arrow_format, orc_format
@@ -63,7 +63,7 @@ def files_of(job: JobSpec, store_access: Access = _NO_ACCESS, data_access: Acces
     Only the access to the store that is read is used, so that neither store gets credentials of the other.
     """
     if job.data.format == "Kafka":
-        return Uris(job.snapshots.store, *data_access, field="data.kafka")
+        return Uris(job.snapshots.store, *store_access, topic_access=data_access)
     if job.data.store is None:
         return Uris(job.snapshots.store, *store_access)
     return Uris(job.data.store, *data_access, field="data.store")
@@ -146,7 +146,7 @@ def topic_of(data: DataSpec, files: Uris) -> Topic:
             f"data.format Kafka needs the Python package {error.name}, which the image lacks.",
             "Add it to the image: pip install 'cprjob[kafka]'.",
         ) from error
-    return KafkaTopic(data.uri, data.kafka or KafkaSpec(), files.access)
+    return KafkaTopic(data.uri, data.kafka or KafkaSpec(), files.topic_access)
 
 
 def values_of(data: DataSpec, columns: Columns | None, files: Uris) -> Values:
@@ -188,9 +188,18 @@ def with_vocabularies(columns: Columns, vocabularies: Mapping[str, Vocabulary]) 
 
 
 def evaluation_data(job: JobSpec) -> DataSpec | None:
-    """Return the separate data that a job is evaluated on, None if that is a part of the training data."""
+    """Return the separate data that a job is evaluated on, None if that is a part of the training data.
+
+    It has the format of the training data, or is in files of the values of messages.
+    """
     uri = None if job.evaluation is None else job.evaluation.uri
-    return None if uri is None else replace(job.data, uri=uri, hold_out=0.0)
+    if uri is None:
+        return None
+    own = replace(job.data, uri=uri, hold_out=0.0)
+    if own.format == "Kafka":
+        files: DataFormat = "JSONLines" if (own.kafka or KafkaSpec()).value_format == "JSON" else "Arrow"
+        return replace(own, format=files)
+    return own
 
 
 def open_evaluation(

@@ -57,7 +57,7 @@ class FollowedData:
 
     def needed_names(self, oldest_samples: int) -> Iterator[str]:
         """Yield the files with samples after those of the oldest anchor that is kept."""
-        return (uri for segment in needed(self.segments, oldest_samples) for uri in segment.files.uris)
+        return (uri for each in self.segments if each.stop > oldest_samples for uri in each.files.uris)
 
     def pin(  # noqa: PLR0913 -- a pin
         self,
