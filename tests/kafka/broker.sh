@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real Apache Kafka broker (KRaft, one node) on loopback: broker.sh lib, or broker.sh start FOLDER PORT.
-# `lib` fetches its jars from Maven once. `start` prints the broker's process id when it answers; a folder that has data
-# goes on with it. Needs Java 17 and Maven.
+# `lib` fetches its jars from Maven once. `start` prints the broker's process id once it listens, and uses
+# the data that the folder has. Needs Java 17 and Maven.
 set -euo pipefail
 version=${KAFKA_VERSION:-4.1.0}
 lib=${XDG_CACHE_HOME:-$HOME/.cache}/cprjob/kafka-$version
@@ -38,14 +38,18 @@ group.initial.rebalance.delay.ms=0
 ${KAFKA_SETTINGS:-}
 CONF
   # The metadata is written first: only then is the folder formatted.
-  [ -e data/meta.properties ] || java -cp "$lib/*" kafka.tools.StorageTool format -t "$(java -cp "$lib/*" kafka.tools.StorageTool random-uuid 2>/dev/null)" -c server.properties >&2
-  setsid java -Xmx400m -XX:+UseSerialGC -cp "$lib/*" kafka.Kafka server.properties >>broker.log 2>&1 </dev/null &
+  if [ ! -e data/meta.properties ]; then
+    id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'xx' | tr -d '=')
+    java -XX:TieredStopAtLevel=1 -cp "$lib/*" kafka.tools.StorageTool format -t "$id" -c server.properties >&2
+  fi
+  setsid java -Xmx400m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$lib/*" kafka.Kafka server.properties >>broker.log 2>&1 </dev/null &
   echo $! >pid
-  for _ in $(seq 120); do
+  for _ in $(seq 480); do  # a loaded machine starts slowly
     (echo >"/dev/tcp/127.0.0.1/$port") 2>/dev/null && { cat pid; exit 0; }
     kill -0 "$(cat pid)" 2>/dev/null || break
     sleep 0.5
   done
+  kill "$(cat pid)" 2>/dev/null || true
   echo "the broker does not answer; see $PWD/broker.log" >&2; exit 1
 }
 

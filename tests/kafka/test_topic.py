@@ -1,4 +1,4 @@
-"""What a real broker says of a topic: transactions, compaction, retention, an outage, and missing topics."""
+"""Topics of a real broker: transactions, compaction, retention, an outage, and a missing topic."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_messages_of_open_and_aborted_transactions_are_not_read(broker: Broker) 
     assert (index.file.uri, index.blocks[0].rows) == ("transactions-0@0-12", 5)
     producer.commit_transaction()
     assert topic.bounds() == {0: (0, 16)}
-    assert offsets_of(topic, 12, 16) == [12, 13, 14], "the reader goes on where it was"
+    assert offsets_of(topic, 12, 16) == [12, 13, 14], "the reader continues where it was"
     assert offsets_of(topic, 3, 13) == [3, 4, 12]
     assert MessageFormat(broker.reader(uri), VALUES).fetch(index.blocks[0]).values == ROWS[:5]
 
@@ -101,7 +101,7 @@ def test_missing_topic_is_named(broker: Broker) -> None:
         broker.reader(f"kafka://{broker.address}/nowhere").bounds()
 
 
-def test_reader_goes_on_after_an_outage(broker: Broker) -> None:
+def test_reader_continues_after_an_outage(broker: Broker) -> None:
     uri = broker.topic("outage")
     send(broker.producer(), uri, ROWS)
     topic = broker.reader(uri)

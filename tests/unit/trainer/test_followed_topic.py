@@ -139,7 +139,7 @@ def test_restatement_has_the_last_range_of_a_quiet_partition(monkeypatch: pytest
     assert followed.names == {"clicks-0@48-56", "clicks-1@0-8", "clicks-2@0-0"}
 
 
-def test_leader_that_is_behind_says_it_and_waits_for_no_more_than_it_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leader_that_is_behind_pins_what_is_left_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arriving_messages, "_LOOK_OFFSETS", 5)
     topic, store = FakeTopic(), MemoryStore()
     topic.log[0] = [b"%d" % number for number in range(12)]

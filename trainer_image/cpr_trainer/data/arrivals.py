@@ -12,9 +12,9 @@ from cpr_trainer.store import Version
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The new data of a look: files of which all rows are known, in the order in which they are trained.
+    """The new data of a look: files with all their rows, in the order in which they are trained.
 
-    late: those with a name before that of a pinned one. listed: all files that the look found, pinned ones included.
+    late: files with a name before that of a pinned one. listed: all files that the look found, pinned ones included.
     more: further rows are on their way. is_behind: they can be read at once.
     """
 

@@ -6,9 +6,10 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from time import monotonic
+from pathlib import Path
 from typing import Any, Final
 
+import certifi
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
@@ -22,14 +23,14 @@ from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreacha
 _LOG = logging.getLogger(__name__)
 
 _REQUEST_S = 10.0
-#: Without a message for this time, a reader looks whether the partition still has those that it reads.
-_CHECK_S = 2.0
-_SILENT_S = 20.0
 _POLL_S = 0.2
+#: A reader checks the bounds of its partitions after this number of polls without a message.
+_CHECK_POLLS = 10
+_MAX_EMPTY_POLLS = 100
 _BATCH = 1000
 # Names of the client's own errors begin with an underscore.
 _EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
-_GONE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+_OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 _MISSING = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -72,7 +73,7 @@ class KafkaTopic:
         self._consumer: Consumer | None = None
         self._admin: AdminClient | None = None
         self._last_error: KafkaError | None = None
-        # The partition and offset at which the consumer goes on, and messages that it has received from there on.
+        # The partition and offset at which the consumer continues, and the messages that it has received since.
         self._position: tuple[int, int] | None = None
         self._received: deque[Any] = deque()
 
@@ -105,7 +106,7 @@ class KafkaTopic:
             if (span := left.get(partition)) is None:
                 continue
             if (error := message.error()) is not None:
-                if error.code() == _GONE:
+                if error.code() == _OUT_OF_RANGE:
                     self._check(left, progress)
                 if error.code() != _EOF:
                     raise KafkaException(error)
@@ -125,24 +126,25 @@ class KafkaTopic:
 
     def _arriving(self, consumer: Consumer, left: dict[int, range], progress: Mapping[int, int]) -> Iterator[Any]:
         """Yield what the consumer receives while spans are left. Raises StoreUnreachableError if that is nothing."""
-        heard_at = checked_at = monotonic()
+        empty_polls = 0
         while left:
             if self._received:
+                empty_polls = 0
                 yield self._received.popleft()
                 continue
             self._received.extend(self._poll(consumer))
-            now = monotonic()
-            if self._received:
-                heard_at = checked_at = now
-            elif now - heard_at > _SILENT_S:
+            empty_polls += not self._received
+            if empty_polls >= _MAX_EMPTY_POLLS:
                 raise self._unreachable("no message came")
-            elif now - checked_at > _CHECK_S:
+            if empty_polls % _CHECK_POLLS == _CHECK_POLLS - 1:
                 self._check(left, progress)
-                checked_at = monotonic()
+                # Only markers may be left, and the consumer has reported the end before.
+                consumer.assign([TopicPartition(self.name, each, progress[each]) for each in left])
 
     def _assigned(self, spans: Mapping[int, range]) -> Consumer:
         """Return the consumer at the start of these spans."""
         if self._consumer is None:
+            self._last_error = None
             self._consumer = Consumer(self._settings() | _CONSUMER, logger=_LOG)
         starts = [(partition, span.start) for partition, span in spans.items()]
         if starts != [self._position]:
@@ -172,21 +174,21 @@ class KafkaTopic:
 
     def _admin_client(self) -> AdminClient:
         if self._admin is None:
+            self._last_error = None
             self._admin = AdminClient(self._settings(), logger=_LOG)
         return self._admin
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings of a client; credentials are read from their files."""
-        spec, (folder, ca_file) = self._spec, self._access
+        spec, folder = self._spec, self._access.credentials_dir
+
+        def file(name: str) -> Path | None:
+            return folder / name if folder is not None and (folder / name).exists() else None
 
         def secret(name: str) -> str | None:
-            path = None if folder is None else folder / name
-            return path.read_text().strip() if path is not None and path.exists() else None
+            return None if (path := file(name)) is None else path.read_text("utf-8").strip()
 
-        def file(name: str) -> str | None:
-            path = None if folder is None else folder / name
-            return str(path) if path is not None and path.exists() else None
-
+        authorities = str(self._access.ca_file or certifi.where())
         settings = {
             "bootstrap.servers": self._brokers,
             "client.id": "cprjob",
@@ -195,11 +197,11 @@ class KafkaTopic:
             "sasl.mechanism": spec.sasl_mechanism,
             "sasl.username": secret("username"),
             "sasl.password": secret("password"),
-            "ssl.ca.location": None if ca_file is None else str(ca_file),
+            "ssl.ca.location": authorities if spec.security_protocol.endswith("SSL") else None,
             "ssl.certificate.location": file("tls.crt"),
             "ssl.key.location": file("tls.key"),
         }
-        return {name: value for name, value in settings.items() if value is not None}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items() if value}
 
     def _on_error(self, error: KafkaError) -> None:
         self._last_error = error
@@ -210,7 +212,7 @@ class KafkaTopic:
             return self._refused(error.str())
         return StoreUnreachableError(
             f"Kafka at {self._brokers} cannot be reached: {text if error is None else error.str()}.",
-            "Check data.uri, data.kafka.securityProtocol and the brokers; the job goes on once they answer.",
+            "Check data.uri, data.kafka.securityProtocol and the brokers; the job continues once they answer.",
         )
 
     def _refused(self, text: str) -> CredentialsRefusedError:
@@ -221,7 +223,7 @@ class KafkaTopic:
 
     @contextmanager
     def _client_errors(self, operation: str) -> Iterator[None]:
-        """Raise the project's errors for those of the client, and connect anew at the next call."""
+        """Convert errors of the client to those of this package. The next call connects again."""
         try:
             yield
         except KafkaException as raised:

@@ -136,10 +136,10 @@ def lost_messages(topic: str, partition: int, offsets: range) -> DataError:
 
 
 def near_deletion(needed: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> list[int]:
-    """Return the partitions of which retention may soon delete the oldest message that the job still needs.
+    """Return the partitions in which retention may soon delete a message that the job still needs.
 
     needed: the first needed offset of each partition. Retention has deleted messages of these partitions before, and
-    fewer than a tenth of the others are before the needed one.
+    fewer than a tenth of the others come before the needed one.
     """
     found = []
     for partition, offset in sorted(needed.items()):

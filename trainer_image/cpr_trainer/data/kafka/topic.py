@@ -1,4 +1,4 @@
-"""What is read of a topic: the interface of its readers, which tests implement without a broker."""
+"""The interface of a topic, which tests implement without a broker."""
 
 from __future__ import annotations
 
