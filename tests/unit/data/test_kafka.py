@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from cpr_contract.spec import DataSpec, FollowSpec
+from cpr_contract.spec import DataSpec, FollowSpec, KafkaSpec
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.kafka import arriving_messages, offsets
 from cpr_trainer.data.kafka.arriving_messages import ArrivingMessages
+from cpr_trainer.data.kafka.client import KafkaTopic
 from cpr_trainer.data.kafka.message_format import MessageFormat
 from cpr_trainer.data.kafka.offsets import OffsetRange, interleaved, near_deletion, newest_ranges, next_offsets
 from cpr_trainer.data.kafka.values import ArrowValues, JsonValues, Values
+from cpr_trainer.data.open import open_dataset, topic_of
 from cpr_trainer.data.reader import TableDataset
 from cpr_trainer.data.schema import columns_of
 from cpr_trainer.errors import DataError
+from cpr_trainer.runtime import Access
 from support.fake_topic import MARKER, FakeTopic
 from support.table_data import COLUMNS, FILES, TABLES, Click, as_table, clicks, model_of
 
@@ -63,6 +68,44 @@ def opened(topic: FakeTopic, form: str = "JSON", bad: int = 0) -> TableDataset:
 
 def labels(dataset: TableDataset) -> list[int]:
     return [int(each) for each in dataset.take(np.arange(dataset.layout.rows)).labels]
+
+
+# --- The connection
+
+
+def test_missing_client_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    monkeypatch.delitem(sys.modules, "cpr_trainer.data.kafka.client")
+    with pytest.raises(DataError, match=r"needs the Python package confluent_kafka.*pip install 'cprjob\[kafka\]'"):
+        topic_of(DATA, FILES)
+
+
+def test_client_gets_the_credentials_in_the_terms_of_kafka(tmp_path: Path) -> None:
+    for name, text in (("username", "reader\n"), ("password", "secret"), ("tls.crt", ""), ("tls.key", "")):
+        (tmp_path / name).write_text(text)
+    spec = KafkaSpec(security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512")
+    topic = KafkaTopic("kafka://one:9092,two:9093/clicks", spec, Access(tmp_path, tmp_path / "ca.crt"))
+    settings = topic._settings()
+    assert topic.name == "clicks"
+    assert {name: value for name, value in settings.items() if name not in {"client.id", "error_cb"}} == {
+        "bootstrap.servers": "one:9092,two:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "reader",
+        "sasl.password": "secret",
+        "ssl.ca.location": str(tmp_path / "ca.crt"),
+        "ssl.certificate.location": str(tmp_path / "tls.crt"),
+        "ssl.key.location": str(tmp_path / "tls.key"),
+    }
+    (tmp_path / "password").write_text("rotated")
+    assert topic._settings()["sasl.password"] == "rotated"
+    plain = KafkaTopic(URI, KafkaSpec(), Access())._settings()
+    assert plain.keys() == {"bootstrap.servers", "client.id", "error_cb", "security.protocol"}
+
+
+def test_topic_that_is_not_followed_is_refused() -> None:
+    with pytest.raises(DataError, match=r"clicks is a topic, which has no end of its own. State data.follow"):
+        open_dataset(replace(DATA, follow=None), MODEL, FILES)
 
 
 # --- Ranges
