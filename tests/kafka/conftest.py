@@ -1,4 +1,4 @@
-"""One broker for a file of tests."""
+"""One broker for all tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from support.kafka_broker import Broker, running_broker
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker

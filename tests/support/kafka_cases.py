@@ -56,14 +56,9 @@ KAFKA_RULES = (
         _connected(caBundle={"name": "ca"}, securityProtocol="SASL_PLAINTEXT"),
         "only SSL and SASL_SSL verify certificates",
     ),
-    Case(
-        "spec.evaluation.uri",
-        KAFKA | {"spec.evaluation": {"everySamples": 10, "uri": "/data/test/"}},
-        KAFKA | {"spec.evaluation": {"everySamples": 10, "uri": URI}},
-        "the model is evaluated on files",
-    ),
 )
 KAFKA_BOUNDS = (
+    bound("spec.evaluation.uri", "/data/test/", URI, under=KAFKA),
     bound("spec.data.kafka.valueFormat", "Arrow", "Avro", under=KAFKA),
     bound("spec.data.kafka.securityProtocol", "PLAINTEXT", "TLS", under=KAFKA),
     bound("spec.data.kafka.saslMechanism", "SCRAM-SHA-256", "GSSAPI", under=KAFKA | {"spec.data.kafka": SASL}),

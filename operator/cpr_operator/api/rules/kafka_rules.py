@@ -49,10 +49,4 @@ OF_KAFKA = (
         "remove spec.data.kafka.caBundle, or correct spec.data.kafka.securityProtocol",
         "!has(self.caBundle) || self.securityProtocol.endsWith('SSL')",
     ),
-    Rule(
-        "spec/evaluation.uri",
-        "the model is evaluated on files, and this is a topic",
-        "name files in spec.evaluation.uri",
-        "!has(self.evaluation.uri) || !self.evaluation.uri.startsWith('kafka://')",
-    ),
 )
