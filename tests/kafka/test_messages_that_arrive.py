@@ -71,7 +71,6 @@ def followed(folder: Path, uri: str) -> JobSpec:
     return replace(job, data=replace(job.data, format="Kafka", uri=uri))
 
 
-@pytest.mark.timeout(600)
 def test_members_and_the_broker_are_killed_and_each_message_is_trained_once(broker: Broker, tmp_path: Path) -> None:
     uri = broker.topic("clicks", PARTITIONS)
     log = Log(broker, uri)
