@@ -26,6 +26,7 @@ from cpr_trainer.data.reader import TableDataset
 from cpr_trainer.data.schema import columns_of
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import Access
+from cpr_trainer.store import CredentialsRefusedError
 from support.fake_topic import MARKER, FakeTopic
 from support.table_data import COLUMNS, FILES, TABLES, Click, as_table, clicks, model_of
 
@@ -101,6 +102,12 @@ def test_client_gets_the_credentials_in_the_terms_of_kafka(tmp_path: Path) -> No
     assert topic._settings()["sasl.password"] == "rotated"
     plain = KafkaTopic(URI, KafkaSpec(), Access())._settings()
     assert plain.keys() == {"bootstrap.servers", "client.id", "error_cb", "security.protocol"}
+
+
+def test_client_without_a_password_has_no_access() -> None:
+    spec = KafkaSpec(security_protocol="SASL_SSL", sasl_mechanism="PLAIN")
+    with pytest.raises(CredentialsRefusedError, match=r"sasl.username and sasl.password must be set.* its Secret"):
+        KafkaTopic(URI, spec, Access()).bounds()
 
 
 def test_topic_that_is_not_followed_is_refused() -> None:

@@ -41,6 +41,7 @@ _MISSING = frozenset(
 _REFUSED = frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._INVALID_ARG,  # noqa: SLF001 -- of a client without a password, or with a damaged certificate
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
