@@ -96,9 +96,11 @@ def test_topic_that_was_created_again_is_found_by_the_digest(broker: Broker) -> 
         MessageFormat(broker.reader(uri), VALUES).fetch(index.blocks[0])
 
 
-def test_missing_topic_is_named(broker: Broker) -> None:
-    with pytest.raises(DataError, match="The topic nowhere is not there"):
-        broker.reader(f"kafka://{broker.address}/nowhere").bounds()
+def test_missing_topic_is_named_and_not_created(broker: Broker) -> None:
+    for _ in range(2):
+        with pytest.raises(DataError, match="The topic absent is not there"):
+            broker.reader(f"kafka://{broker.address}/absent").bounds()
+    assert "absent" not in broker.admin.list_topics().topics
 
 
 def test_reader_continues_after_an_outage(broker: Broker) -> None:

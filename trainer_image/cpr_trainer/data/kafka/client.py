@@ -193,6 +193,8 @@ class KafkaTopic:
         settings = {
             "bootstrap.servers": self._brokers,
             "client.id": "cprjob",
+            # Else a broker may create the topic whose name is misspelled.
+            "allow.auto.create.topics": False,
             "error_cb": self._on_error,
             "security.protocol": spec.security_protocol,
             "sasl.mechanism": spec.sasl_mechanism,
@@ -202,7 +204,8 @@ class KafkaTopic:
             "ssl.certificate.location": file("tls.crt"),
             "ssl.key.location": file("tls.key"),
         }
-        return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items() if value}
+        stated = {name: value for name, value in settings.items() if value is not None}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in stated.items()}
 
     def _on_error(self, error: KafkaError) -> None:
         self._last_error = error
