@@ -196,6 +196,8 @@ class KafkaTopic:
             # Else a broker may create the topic whose name is misspelled.
             "allow.auto.create.topics": False,
             "error_cb": self._on_error,
+            # Critical ones: an error is raised once, and the client would log each attempt to connect.
+            "log_level": 2,
             "security.protocol": spec.security_protocol,
             "sasl.mechanism": spec.sasl_mechanism,
             "sasl.username": secret("username"),
