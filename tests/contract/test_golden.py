@@ -196,6 +196,11 @@ def test_data_without_a_syntax_of_text_has_that_of_its_format() -> None:
     assert earlier("job_spec", "data.csv").data.csv is None
 
 
+def test_data_without_a_topic_has_none() -> None:
+    assert read("job_spec").data.kafka == spec.KafkaSpec("Arrow", "SASL_SSL", "SCRAM-SHA-512")
+    assert earlier("job_spec", "data.kafka").data.kafka is None
+
+
 def test_job_without_sparse_updates_has_them_per_push() -> None:
     assert read("job_spec").sparse_updates == "PerStep"
     job = replace(earlier("job_spec", "sparse_updates"), dense_sync="AllReduce")

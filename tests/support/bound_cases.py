@@ -21,6 +21,8 @@ from support.documents import (
     bound,
 )
 from support.dynamic_cases import DYNAMIC_BOUNDS
+from support.follow_cases import FOLLOW_BOUNDS
+from support.kafka_cases import KAFKA_BOUNDS
 
 
 def many_features(count: int) -> Edits:
@@ -239,4 +241,6 @@ BOUNDS = (
     bound("spec.failurePolicy.restartLimit.count", 0, 1001),
     bound("spec.failurePolicy.silenceSeconds", 1, 0),
     Case("spec.data.batchSzie", {"spec.data.batchSize": 1}, {"spec.data.batchSzie": 1}),
+    *FOLLOW_BOUNDS,
+    *KAFKA_BOUNDS,
 )

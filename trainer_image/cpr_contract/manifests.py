@@ -213,6 +213,10 @@ class DataManifest:
     `uris` to `blocks` have an item for each file: its size and its tag (see `cpr_trainer.store.Version`), True if it
     can only be read from the front, the index of its column names in `columns`, and its number of blocks.
     `block_rows` to `block_sizes` have one for each block, file by file: its rows and their position.
+
+    The files of a Kafka topic are ranges of offsets, such as "clicks-3@100-250": 100 to 249 of partition 3. The size of
+    one is that of its values in bytes, its tag their digest, and its block begins at its first offset and has its
+    number of offsets as size.
     """
 
     contract: int

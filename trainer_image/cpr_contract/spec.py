@@ -89,7 +89,7 @@ class CsvSpec:
 
 @dataclass(frozen=True, slots=True)
 class FollowSpec:
-    """Files that come after the start are trained, too. The leader looks for them every `every_s` seconds.
+    """Data that comes after the start is trained, too. The leader looks for it every `every_s` seconds.
 
     The data ends after `until_s`, in seconds since the epoch; if the job is to finish when it is `idle`, also once all
     that was found is trained.
@@ -105,7 +105,22 @@ class FollowSpec:
         return self.until_s is not None or self.idle == "Finish"
 
 
-DataFormat = Literal["Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Synthetic", "Custom"]
+DataFormat = Literal["Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Kafka", "Synthetic", "Custom"]
+
+#: The format of the values of messages: an object is a row, or a stream of Arrow IPC has the rows.
+ValueFormat = Literal["JSON", "Arrow"]
+#: The names of Kafka's clients.
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSpec:
+    """The values of a topic's messages, and the connection to its brokers."""
+
+    value_format: ValueFormat = "JSON"
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: SaslMechanism | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +132,7 @@ class DataSpec:
     with `header` text files begin with their names, and `csv` is the syntax of CSV and TSV. Rows are shuffled in
     windows of `shuffle_rows`; with 0 they have the order of the data. The last portion `hold_out` of them is never
     trained. Objects are read at `store`, by default the endpoint of the job's store. A job that is to `follow` its
-    data has no number of samples, and one epoch.
+    data has no number of samples, and one epoch. `Kafka` data is followed; its `uri` has the brokers and the topic.
     """
 
     format: DataFormat
@@ -135,6 +150,7 @@ class DataSpec:
     store: EndpointSpec | None = None
     csv: CsvSpec | None = None
     follow: FollowSpec | None = None
+    kafka: KafkaSpec | None = None
 
 
 #: The treatment of a table with another number of rows than its source: an error, row r from row r mod the source's
@@ -322,6 +338,7 @@ def description_version(version: int, job: JobSpec) -> int:
         job.data.columns is not None and bool(job.data.columns.label_values),
         stop is not None and stop.target is not None,
         job.data.follow is not None,
+        job.data.kafka is not None,
     )
     return max(version, NEW_FIELDS_VERSION) if any(raised) else version
 

@@ -27,10 +27,11 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 #: package.module:factory, in Python identifiers.
 _ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 Entrypoint = Annotated[str, Field(max_length=256, pattern=_ENTRYPOINT)]
-#: The location of data: in a store, or on a disk.
-Uri = Annotated[
-    str, Field(max_length=1024, pattern=r"^((s3|gs|hdfs)://[^/]+/.+|abfss://[^/@]+@[^/@]+/.+|file:///.+|/.+)$")
-]
+_FILES = r"((s3|gs|hdfs)://[^/]+/.+|abfss://[^/@]+@[^/@]+/.+|file:///.+|/.+)"
+#: The location of files: in a store, or on a disk.
+Uri = Annotated[str, Field(max_length=1024, pattern=f"^{_FILES}$")]
+#: The location of files, or of a topic.
+DataUri = Annotated[str, Field(max_length=1024, pattern=f"^({_FILES}|kafka://[^/]+/.+)$")]
 
 #: Integers beyond this are not exact in every JSON reader.
 EXACT = 2**53 - 1

@@ -14,6 +14,7 @@ from cpr_contract import env
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import is_packed
 from cpr_operator.api.cprjob_spec import CPRJobSpec
+from cpr_operator.api.data_spec import Kafka
 from cpr_operator.api.pod_placement import Placement
 from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import shard_memory
@@ -309,8 +310,8 @@ def spec_files(job_spec: str) -> PodFiles:
 
 
 def store_files(spec: CPRJobSpec, *, reads_data: bool) -> PodFiles:
-    """The access to the job's store, and for a pod that reads data to the store of the data."""
-    files, saves, data = PodFiles(), spec.snapshots.store, spec.data.store
+    """The access to the job's store, and for a pod that reads data to the store of the data, or to its brokers."""
+    files, saves, data = PodFiles(), spec.snapshots.store, spec.data.store or spec.data.kafka
     _add(files, "cprjob", saves, (env.CREDENTIALS_DIR, env.CREDENTIALS_MOUNT), (env.CA_FILE, env.CA_MOUNT))
     if reads_data and data is not None:
         credentials = (env.DATA_CREDENTIALS_DIR, env.DATA_CREDENTIALS_MOUNT)
@@ -318,7 +319,9 @@ def store_files(spec: CPRJobSpec, *, reads_data: bool) -> PodFiles:
     return files
 
 
-def _add(files: PodFiles, name: str, store: Endpoint, credentials: tuple[str, str], ca: tuple[str, str]) -> None:
+def _add(
+    files: PodFiles, name: str, store: Endpoint | Kafka, credentials: tuple[str, str], ca: tuple[str, str]
+) -> None:
     """Add the access to one store; `credentials` and `ca` have a variable and the path of its mount."""
     if store.credentials_secret:
         variable, mount = credentials

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import cast
 
 from cpr_contract.spec import FollowSpec, JobSpec
+from cpr_trainer.data.arriving_files import ArrivingFiles
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.order import Order
 from cpr_trainer.store import Store, Uris
@@ -47,8 +48,8 @@ class ArrivingData:
 
     def looks(self, store: Store, oldest_samples: Callable[[], int]) -> DataLooks:
         """Return the looks of a trainer that starts to lead."""
-        files = cast(Uris, self._folder)
-        return DataLooks(self._data, self._job_uid, store, files, self._folder.index, oldest_samples)
+        arrivals = ArrivingFiles("log/", cast(Uris, self._folder), self._folder.index)
+        return DataLooks(self._data, self._job_uid, store, arrivals, oldest_samples)
 
     def arrive(self, pinned: FollowedData, *, waits: bool) -> None:
         """Let a file grow, or come, once the others are pinned; the last one ends with the last step."""

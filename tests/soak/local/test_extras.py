@@ -28,6 +28,7 @@ RUNS = {
     "mlflow": ("python -c 'import mlflow; print(mlflow.MlflowClient)'", "MlflowClient"),
     "wandb": ("python -c 'import wandb; print(wandb.init)'", "init"),
     "torchx": (f"torchx runopts cprjob\ntorchx builtins\n{DRYRUN}", "kind: CPRJob"),
+    "kafka": ("python -c 'from cpr_trainer.data.kafka.client import KafkaTopic as t; print(t)'", "KafkaTopic"),
     "onnx": ("python -c 'import cpr_trainer.export.main, onnx, onnxscript; print(onnx.__name__)'", "onnx"),
     "serving": ("python -m cprjob_serving apply --help", "cprjob export --since"),
 }

@@ -21,6 +21,7 @@ from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.format import data_pins
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.data.arrivals import compare_looks, due_voids
+from cpr_trainer.data.arriving_files import ArrivingFiles, IndexFiles
 from cpr_trainer.data.files import Index
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import BadSpecError
@@ -53,8 +54,12 @@ class Reader:
         return [self.rows[row] for row in order.indices_of(order.slice_of(step)).tolist()]
 
 
-def looks_of(store: MemoryStore, folder: Folder, data: DataSpec = DATA) -> DataLooks:
-    return DataLooks(data, "uid", store, cast(Uris, folder), folder.index)
+def looks_of(store: MemoryStore, folder: Folder, data: DataSpec = DATA, oldest_samples: int = 0) -> DataLooks:
+    return DataLooks(data, "uid", store, arrivals_of(folder), lambda: oldest_samples)
+
+
+def arrivals_of(folder: Folder, index: IndexFiles | None = None) -> ArrivingFiles:
+    return ArrivingFiles("/clicks/", cast(Uris, folder), index or folder.index)
 
 
 def look(looks: DataLooks, times: int = 2, *, waits: bool = True) -> list[DataPin]:
@@ -68,10 +73,8 @@ def look(looks: DataLooks, times: int = 2, *, waits: bool = True) -> list[DataPi
 def test_file_is_settled_after_two_equal_looks() -> None:
     before = {"a": Version(1, "x"), "b": Version(1, "x"), "c": Version(1, "x")}
     now = {"a": Version(1, "x"), "b": Version(2, "x"), "c": Version(1, "y"), "d": Version(1, "x")}
-    found = compare_looks(before, now, "")
-    assert (found.settled, found.late, found.more) == (("a",), (), True)
-    assert compare_looks(now, now, "b").late == ("a",)
-    assert not compare_looks(now, now, "").more
+    assert compare_looks(before, now, "") == (("a",), ())
+    assert compare_looks(now, now, "b") == (("a", "b", "c", "d"), ("a",))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_damaged_file_is_named_and_one_that_is_replaced_waits() -> None:
         folder.write(uris[0], 9)
         return Folder.index(folder, uris)
 
-    looks = DataLooks(DATA, "uid", store, cast(Uris, folder), replaced)
+    looks = DataLooks(DATA, "uid", store, arrivals_of(folder, replaced))
     assert look(looks) == [], "it is broken because it is being written"
     folder.broken.clear()
     assert look(looks) == [], "its index is of a later version than the looks"
@@ -242,7 +245,7 @@ def test_idle_job_does_not_finish_while_a_file_changes() -> None:
     first = look(looks_of(store, folder, data))
     assert [pin.end for pin in first] == [False]
     folder.write("b", 8)
-    looks = DataLooks(data, "uid", store, cast(Uris, folder), appended)
+    looks = DataLooks(data, "uid", store, arrivals_of(folder, appended))
     assert [pin.end for pin in look(looks, 3)] == []
 
 

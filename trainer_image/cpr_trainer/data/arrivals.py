@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+from cpr_trainer.data.files import Index
 from cpr_trainer.store import Version
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The unpinned files of a look. `settled` ones are whole, sorted by name; `late` are those among them.
+    """The new data of a look: files with all their rows, in the order in which they are trained.
 
-    A late file has a name before that of a pinned one. `more` is True if other files are on their way.
+    late: files with a name before that of a pinned one. listed: all files that the look found, pinned ones included.
+    more: further rows are on their way. is_behind: they can be read at once.
     """
 
-    settled: tuple[str, ...]
-    late: tuple[str, ...]
-    more: bool
+    indices: tuple[Index, ...]
+    late: tuple[str, ...] = ()
+    listed: Collection[str] = ()
+    more: bool = False
+    is_behind: bool = False
 
 
-def compare_looks(before: Mapping[str, Version], now: Mapping[str, Version], newest: str) -> Arrived:
-    """Compare two looks at the files that are not pinned; a file with the same version in both is settled.
+class Arrivals(Protocol):
+    """A source of data that arrives. For one thread."""
 
-    newest: the last name of all pinned files, empty if there is none.
+    def look(self, names: Collection[str], needed: Iterable[str]) -> Arrived:
+        """Look once.
+
+        names: all pinned files that may be found again. needed: those with a sample after the oldest anchor that is
+        kept, in their order. Raises DataError for data that cannot be used, and StoreError.
+        """
+
+
+def compare_looks(
+    before: Mapping[str, Version], now: Mapping[str, Version], newest: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files that two looks found with one version, sorted by name, and those of them that are late.
+
+    The looks are at files that are not pinned. newest: the last name of all pinned files, empty if there is none.
     """
     settled = tuple(sorted(uri for uri, version in now.items() if before.get(uri) == version))
-    return Arrived(settled, tuple(uri for uri in settled if uri < newest), more=len(settled) < len(now))
+    return settled, tuple(uri for uri in settled if uri < newest)
 
 
 def due_voids(  # noqa: PLR0913 -- what is known, and what is not

@@ -12,16 +12,22 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DataManifest
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
-from cpr_contract.spec import DataSpec, JobSpec
+from cpr_contract.spec import DataFormat, DataSpec, JobSpec, KafkaSpec
+from cpr_trainer.data.arrivals import Arrivals
+from cpr_trainer.data.arriving_files import ArrivingFiles
 from cpr_trainer.data.batches import arrow_format, orc_format
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import cells_of
 from cpr_trainer.data.dialect import dialect_of
 from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, SourceFile, content_errors
 from cpr_trainer.data.json_lines import JsonLinesFormat
+from cpr_trainer.data.kafka.arriving_messages import ArrivingMessages
+from cpr_trainer.data.kafka.message_format import MessageFormat
+from cpr_trainer.data.kafka.topic import Topic
+from cpr_trainer.data.kafka.values import ArrowValues, JsonValues, Values
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.parquet import ParquetFormat
-from cpr_trainer.data.reader import TableDataset, index_files
+from cpr_trainer.data.reader import TableDataset, index_each, index_files
 from cpr_trainer.data.schema import Columns, check_bags, check_fixed_layout, check_tables, columns_of
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.data.text import TextFormat
@@ -56,6 +62,8 @@ def files_of(job: JobSpec, store_access: Access = _NO_ACCESS, data_access: Acces
 
     Only the access to the store that is read is used, so that neither store gets credentials of the other.
     """
+    if job.data.format == "Kafka":
+        return Uris(job.snapshots.store, *store_access, topic_access=data_access)
     if job.data.store is None:
         return Uris(job.snapshots.store, *store_access)
     return Uris(job.data.store, *data_access, field="data.store")
@@ -112,9 +120,39 @@ def format_of(data: DataSpec, columns: Columns | None, files: Uris) -> Format:
     """Return a reader of some columns of `data`, or of all (None). Raises DataError and OSError of the user's code."""
     if data.entrypoint is not None:
         return UserFormat(data.entrypoint, data.uri, columns)
+    if data.format == "Kafka":
+        return MessageFormat(topic_of(data, files), values_of(data, columns, files))
     if (make := _FORMATS.get(data.format)) is not None:
         return make(files, columns)
     return TextFormat(files, dialect_of(data), columns)
+
+
+def arrivals_of(data: DataSpec, columns: Columns, files: Uris) -> Arrivals:
+    """Return the source of data that arrives. Raises as `format_of` does."""
+    assert data.uri is not None, "data that arrives has a place"
+    if data.format == "Kafka":
+        return ArrivingMessages(topic_of(data, files), values_of(data, columns, files))
+    form = format_of(data, columns, files)
+    return ArrivingFiles(data.uri, files, lambda uris: index_each(uris, form))
+
+
+def topic_of(data: DataSpec, files: Uris) -> Topic:
+    """Return the topic of `data`, before a connection is made. Raises DataError without the client of Kafka."""
+    assert data.uri is not None, "a topic has a place"
+    try:
+        from cpr_trainer.data.kafka.client import KafkaTopic  # noqa: PLC0415 -- an extra of its own
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"data.format Kafka needs the Python package {error.name}, which the image lacks.",
+            "Add it to the image: pip install 'cprjob[kafka]'.",
+        ) from error
+    return KafkaTopic(data.uri, data.kafka or KafkaSpec(), files.topic_access)
+
+
+def values_of(data: DataSpec, columns: Columns | None, files: Uris) -> Values:
+    """Return the decoder of the values of a topic."""
+    form = (data.kafka or KafkaSpec()).value_format
+    return JsonValues(files, columns) if form == "JSON" else ArrowValues(columns)
 
 
 def index_data(data: DataSpec, form: Format, files: Uris) -> Sequence[Index]:
@@ -123,6 +161,8 @@ def index_data(data: DataSpec, form: Format, files: Uris) -> Sequence[Index]:
         return index_files((data.entrypoint,), form)
     if data.uri is None:
         raise DataError(f"{data.format} data needs a place to be read from.", "State data.uri.")
+    if data.format == "Kafka":
+        raise DataError(f"{data.uri} is a topic, which has no end of its own.", "State data.follow to train it.")
     return index_files(files.find(data.uri), form)
 
 
@@ -148,9 +188,18 @@ def with_vocabularies(columns: Columns, vocabularies: Mapping[str, Vocabulary]) 
 
 
 def evaluation_data(job: JobSpec) -> DataSpec | None:
-    """Return the separate data that a job is evaluated on, None if that is a part of the training data."""
+    """Return the separate data that a job is evaluated on, None if that is a part of the training data.
+
+    It has the format of the training data, or is in files of the values of messages.
+    """
     uri = None if job.evaluation is None else job.evaluation.uri
-    return None if uri is None else replace(job.data, uri=uri, hold_out=0.0)
+    if uri is None:
+        return None
+    own = replace(job.data, uri=uri, hold_out=0.0)
+    if own.format == "Kafka":
+        files: DataFormat = "JSONLines" if (own.kafka or KafkaSpec()).value_format == "JSON" else "Arrow"
+        return replace(own, format=files)
+    return own
 
 
 def open_evaluation(

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 from cpr_contract.file_uris import is_file_uri, path_of
 from cpr_contract.spec import EndpointSpec
 from cpr_trainer.errors import DataError
+from cpr_trainer.runtime import Access
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.data_files import CHANGED_REMEDY, DataStore, Version, version_of
 from cpr_trainer.store.interface import (
@@ -27,6 +28,7 @@ from cpr_trainer.store.interface import (
 )
 from cpr_trainer.store.s3_data import S3, S3Data
 
+_NO_ACCESS = Access()
 _FOLDER = "/"
 #: The schemes that pyarrow.fs reads.
 _ARROW = ("gs://", "abfss://", "hdfs://")
@@ -48,7 +50,7 @@ class Uris:
     A URI that ends in / names all files below it, also through linked folders. A URI with `*`, `?` or `[...]` names the
     files with a matching path; a `*` matches slashes, too. Both skip names that begin with . or _, of files and of
     folders below the pattern's root, because other tools use such names for their own files.
-    Safe to use from several threads.
+    Safe to use from several threads. `topic_access` is that to the brokers of a topic.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Uris:
         credentials_dir: Path | None = None,
         ca_file: Path | None = None,
         field: str = JOBS_STORE,
+        topic_access: Access = _NO_ACCESS,
     ) -> None:
+        self.topic_access = topic_access
         self._endpoint = spec.endpoint
         self._connect = partial(connect, spec, credentials_dir, ca_file, field)
 

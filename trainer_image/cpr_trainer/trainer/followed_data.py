@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
 from time import time
 
 from cpr_contract import CONTRACT_VERSION
@@ -17,28 +16,26 @@ from cpr_contract.manifests import DataPin, PinnedSegment, data_pin_key
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.data_pins import PinChain, restates
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.data.arrivals import compare_looks, due_voids
+from cpr_trainer.data.arrivals import Arrivals, due_voids
 from cpr_trainer.data.dataset import Layout
 from cpr_trainer.data.files import Index
-from cpr_trainer.data.open import format_of, indices_of_manifest, manifest_of_indices
-from cpr_trainer.data.reader import index_each, layout_of
+from cpr_trainer.data.kafka.offsets import newest_ranges
+from cpr_trainer.data.open import arrivals_of, indices_of_manifest, manifest_of_indices
+from cpr_trainer.data.reader import layout_of
 from cpr_trainer.data.schema import columns_of
 from cpr_trainer.data.stream_order import StreamOrder
-from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import BadSpecError
-from cpr_trainer.store import Store, StoreError, Uris, Version
+from cpr_trainer.store import Store, StoreError, Uris
 
 _LOG = logging.getLogger(__name__)
-
-#: Indexes files. Raises DataError, and StoreError.
-IndexFiles = Callable[[Sequence[str]], Sequence[Index]]
 
 
 class FollowedData:
     """The pins that were read: their `order`, and the `names` of pinned files. For one thread.
 
     `segments` are those that a kept anchor may need, and `order` has no others. `names` lack files that a listing no
-    longer had at the newest restatement.
+    longer had at the newest restatement. The files of a topic are ranges of offsets, and `names` has the last one of
+    each partition.
     """
 
     def __init__(self, data: DataSpec, job_uid: str, store: Store) -> None:
@@ -66,6 +63,10 @@ class FollowedData:
         found, self._found = self._found, []
         return found
 
+    def needed_names(self, oldest_samples: int) -> Iterator[str]:
+        """Yield the files with samples after those of the oldest anchor that is kept."""
+        return (uri for each in self.segments if each.stop > oldest_samples for uri in each.files.uris)
+
     def pin(  # noqa: PLR0913 -- a pin
         self,
         files: Sequence[Index],
@@ -74,7 +75,7 @@ class FollowedData:
         late: Sequence[str] = (),
         end: bool = False,
         oldest_samples: int = 0,
-        listed: Sequence[str] = (),
+        listed: Collection[str] = (),
     ) -> DataPin:
         """Pin these files as the next segment, and voids after their rows; return the pin of that number in the store.
 
@@ -128,6 +129,8 @@ class FollowedData:
             self.segments += (segment,)
             self.names.update(segment.files.uris)
             found += indices
+        if self._data.format == "Kafka":
+            self.names = newest_ranges(self.names)
         if pin.end:
             self.order = self.order.ended()
         return found
@@ -138,36 +141,32 @@ def _layout(files: Sequence[Index]) -> Layout | None:
 
 
 class DataLooks:
-    """Looks for new files, and pins them. `index` indexes files.
+    """Looks for new data in `arrivals`, and pins it.
 
-    `oldest_samples` returns the samples of the oldest anchor that is kept.
+    `oldest_samples` returns the samples of the oldest anchor that is kept. `is_behind` is True after a look that left
+    data which can be read at once.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- the data, and where pins go
+    def __init__(
         self,
         data: DataSpec,
         job_uid: str,
         store: Store,
-        files: Uris,
-        index: IndexFiles,
+        arrivals: Arrivals,
         oldest_samples: Callable[[], int] = lambda: 0,
     ) -> None:
-        assert data.follow is not None, "only files that are followed are looked for"
-        assert data.uri is not None, "files have a place"
+        assert data.follow is not None, "only data that is followed is looked for"
         self.followed = FollowedData(data, job_uid, store)
+        self.is_behind = False
         self._follow: FollowSpec = data.follow
-        self._uri = data.uri
-        self._files = files
-        self._index = index
+        self._arrivals = arrivals
         self._oldest_samples = oldest_samples
-        self._before: dict[str, Version] = {}
-        self._indexed: dict[str, Index] = {}
 
     @classmethod
     def of(cls, job: JobSpec, store: Store, files: Uris, oldest_samples: Callable[[], int] = lambda: 0) -> DataLooks:
-        """Return the looks of a job at the files of its data."""
-        form = format_of(job.data, columns_of(job.data, job.model), files)
-        return cls(job.data, job.job_uid, store, files, lambda uris: index_each(uris, form), oldest_samples)
+        """Return the looks of a job at its data."""
+        arrivals = arrivals_of(job.data, columns_of(job.data, job.model), files)
+        return cls(job.data, job.job_uid, store, arrivals, oldest_samples)
 
     @property
     def every_s(self) -> float:
@@ -175,9 +174,9 @@ class DataLooks:
         return self._follow.every_s
 
     def look(self, *, waits: bool, now_s: float) -> DataPin | None:
-        """Look for files once; return the pin that was due, None if none was. `now_s` is the time since the epoch.
+        """Look for data once; return the pin that was due, None if none was. `now_s` is the time since the epoch.
 
-        waits: all trainers have trained all known batches. Raises DataError for a file that cannot be used,
+        waits: all trainers have trained all known batches. Raises DataError for data that cannot be used,
         DamagedError, and StoreError.
         """
         followed, before = self.followed, self.followed.number
@@ -185,54 +184,25 @@ class DataLooks:
         waits = waits and followed.number == before  # another leader's pin is not trained yet
         if followed.order.has_ended:
             return None
-        listed = self._files.find(self._uri, may_be_empty=True)
-        now = self._versions(uri for uri in listed if uri not in followed.names)
-        arrived = compare_looks(self._before, now, max(followed.names, default=""))
-        self._before = now
-        indices = self._index_settled(arrived.settled)
-        rows = sum(block.rows for index in indices for block in index.blocks)
+        oldest_samples = self._oldest_samples()
+        arrived = self._arrivals.look(followed.names, followed.needed_names(oldest_samples))
+        self.is_behind = arrived.is_behind
+        rows = sum(block.rows for index in arrived.indices for block in index.blocks)
         known = followed.order.known_samples
-        more = arrived.more or len(indices) < len(arrived.settled)  # one that changed since will settle again
-        idle = waits and not rows and not more and self._follow.idle == "Finish"
+        idle = waits and not rows and not arrived.more and self._follow.idle == "Finish"
         over = self._follow.until_s is not None and now_s >= self._follow.until_s
         ends = (idle or over) and known + rows > 0
-        voids = due_voids(known, rows, followed.order.batch_size, waits=waits, more=more, ends=ends)
+        voids = due_voids(known, rows, followed.order.batch_size, waits=waits, more=arrived.more, ends=ends)
         if voids is None:
             return None
-        pin = followed.pin(
-            indices,
+        return followed.pin(
+            arrived.indices,
             voids,
             late=arrived.late,
             end=ends,
-            oldest_samples=self._oldest_samples(),
-            listed=listed,
+            oldest_samples=oldest_samples,
+            listed=arrived.listed,
         )
-        self._indexed.clear()
-        return pin
-
-    def _index_settled(self, uris: Sequence[str]) -> list[Index]:
-        """Return the indices of settled files, each read once, without those that changed after the look.
-
-        Raises DataError for a file that is damaged and did not change.
-        """
-        new = [uri for uri in uris if uri not in self._indexed]
-        try:
-            self._indexed |= {index.file.uri: index for index in (self._index(new) if new else ())}
-        except DataError:
-            if self._versions(uris) == {uri: self._before[uri] for uri in uris}:
-                raise
-            return []
-        current = [uri for uri in uris if self._indexed[uri].file.version == self._before[uri]]
-        self._indexed = {uri: self._indexed[uri] for uri in current}
-        return list(self._indexed.values())
-
-    def _versions(self, uris: Iterable[str]) -> dict[str, Version]:
-        """Return the versions of the files that are still there."""
-        found: dict[str, Version] = {}
-        for uri in uris:
-            with suppress(DataError):
-                found[uri] = self._files.version(uri)
-        return found
 
 
 class LookThread:
@@ -264,22 +234,25 @@ class LookThread:
 
     def _run(self) -> None:
         while not self._ended.is_set():
+            pause_s = self._looks.every_s
             try:
                 self._look()
+                pause_s = 0.0 if self._looks.is_behind else pause_s
             except StoreError as error:
                 _LOG.warning("the data is not looked at: %s", error)
             except BaseException as error:  # noqa: BLE001 -- raised on the main thread
                 self._failure = error
                 return
-            self._ended.wait(self._looks.every_s)
+            self._ended.wait(pause_s)
 
     def _look(self) -> None:
         followed = self._looks.followed
         waits = 0 < followed.number == self.waits_at
         pin = self._looks.look(waits=waits, now_s=time())
         if pin is not None:
-            files = pin.segments[-1].files.uris
-            _LOG.info("pin %d has %d new files, %d of them late", pin.number, len(files), len(pin.late))
+            new = pin.segments[-1]
+            counts = pin.number, new.rows, len(new.files.uris), len(pin.late)
+            _LOG.info("pin %d has %d new rows in %d files, %d of them late", *counts)
         self.newest = followed.number
 
 

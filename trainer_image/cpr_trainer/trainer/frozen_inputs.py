@@ -101,7 +101,8 @@ class FrozenInputs:
         Raises as `freeze_data` does.
         """
         while not (found := followed.read()):
-            if self._leads() and looks.look(waits=True, now_s=time()) is not None:
+            if self._leads() and (looks.look(waits=True, now_s=time()) is not None or looks.is_behind):
+                self._poll_interrupts()
                 continue
             end = monotonic() + looks.every_s
             while monotonic() < end:

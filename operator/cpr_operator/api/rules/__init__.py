@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 from cpr_operator.api.rules.data_rules import OF_DATA, OF_INPUTS
+from cpr_operator.api.rules.follow_rules import OF_FOLLOW
 from cpr_operator.api.rules.job_rules import NAME, OF_BUDGET, OF_DYNAMIC, OF_EVALUATION, OF_JOB, OF_RESTORE
+from cpr_operator.api.rules.kafka_rules import OF_KAFKA
 from cpr_operator.api.rules.model_rules import OF_MODEL, OF_OPTIMIZERS
 
 #: All rules about one spec, in the order in which they stand in the CRD.
@@ -19,6 +21,8 @@ OF_SPEC = (
     *OF_OPTIMIZERS,
     *OF_DATA,
     *OF_INPUTS,
+    *OF_FOLLOW,
+    *OF_KAFKA,
     *OF_BUDGET,
     *OF_RESTORE,
 )
