@@ -11,7 +11,11 @@ from typing import Any, Final
 
 import certifi
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined] -- not in its __all__
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+)
 
 from cpr_contract.spec import KafkaSpec
 from cpr_trainer.data.kafka.offsets import check_bounds, lost_messages
@@ -80,7 +84,7 @@ class KafkaTopic:
 
     def cleanup_policy(self) -> str:
         with self._client_errors("DescribeConfigs"):
-            resource = ConfigResource(ResourceType.TOPIC, self.name)
+            resource = ConfigResource("topic", self.name)
             (found,) = self._admin_client().describe_configs([resource], request_timeout=_REQUEST_S).values()
             return str(found.result(_REQUEST_S)["cleanup.policy"].value)
 
@@ -175,7 +179,7 @@ class KafkaTopic:
     def _connected(self) -> Consumer:
         if self._consumer is None:
             self._last_error = None
-            self._consumer = Consumer(self._settings() | _CONSUMER, logger=_LOG)
+            self._consumer = Consumer({**self._settings(), **_CONSUMER}, logger=_LOG)
         return self._consumer
 
     def _admin_client(self) -> AdminClient:
