@@ -11,7 +11,11 @@ from typing import Any, Final
 
 import certifi
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined] -- not in its __all__
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+)
 
 from cpr_contract.spec import KafkaSpec
 from cpr_trainer.data.kafka.offsets import check_bounds, lost_messages
@@ -80,16 +84,17 @@ class KafkaTopic:
 
     def cleanup_policy(self) -> str:
         with self._client_errors("DescribeConfigs"):
-            resource = ConfigResource(ResourceType.TOPIC, self.name)
+            resource = ConfigResource("topic", self.name)
             (found,) = self._admin_client().describe_configs([resource], request_timeout=_REQUEST_S).values()
             return str(found.result(_REQUEST_S)["cleanup.policy"].value)
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         with self._client_errors("Describe"):
-            admin = self._admin_client()
-            topic = admin.list_topics(self.name, timeout=_REQUEST_S).topics[self.name]
+            # A client of administrators would let the broker create the topic.
+            topic = self._connected().list_topics(self.name, timeout=_REQUEST_S).topics[self.name]
             if topic.error is not None:
                 raise KafkaException(topic.error)
+            admin = self._admin_client()
             first, end = (self._offsets(admin, topic.partitions, at) for at in (OffsetSpec.earliest, OffsetSpec.latest))
             return {partition: (first[partition], end[partition]) for partition in sorted(topic.partitions)}
 
@@ -144,14 +149,12 @@ class KafkaTopic:
 
     def _assigned(self, spans: Mapping[int, range]) -> Consumer:
         """Return the consumer at the start of these spans."""
-        if self._consumer is None:
-            self._last_error = None
-            self._consumer = Consumer(self._settings() | _CONSUMER, logger=_LOG)
+        consumer = self._connected()
         starts = [(partition, span.start) for partition, span in spans.items()]
         if starts != [self._position]:
             self._received.clear()
-            self._consumer.assign([TopicPartition(self.name, *each) for each in starts])
-        return self._consumer
+            consumer.assign([TopicPartition(self.name, *each) for each in starts])
+        return consumer
 
     def _poll(self, consumer: Consumer) -> list[Any]:
         """Return messages that have arrived; wait for the first one for a moment. Errors of groups are ignored."""
@@ -173,6 +176,12 @@ class KafkaTopic:
         found = admin.list_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_REQUEST_S)
         return {place.partition: int(future.result(_REQUEST_S).offset) for place, future in found.items()}
 
+    def _connected(self) -> Consumer:
+        if self._consumer is None:
+            self._last_error = None
+            self._consumer = Consumer({**self._settings(), **_CONSUMER}, logger=_LOG)
+        return self._consumer
+
     def _admin_client(self) -> AdminClient:
         if self._admin is None:
             self._last_error = None
@@ -193,8 +202,6 @@ class KafkaTopic:
         settings = {
             "bootstrap.servers": self._brokers,
             "client.id": "cprjob",
-            # Else a broker may create the topic whose name is misspelled.
-            "allow.auto.create.topics": False,
             "error_cb": self._on_error,
             # Critical ones: an error is raised once, and the client would log each attempt to connect.
             "log_level": 2,
