@@ -257,6 +257,8 @@ class DataPin:
     `previous` is the SHA-256 (hex) of the pin before, empty in the first. The last one of `segments` is its own; a pin
     that restates has all that are still needed before it, and in `names` the other pinned files that a listing returned
     then. `late` are those of its own files whose names came before earlier ones. No pin follows one with `end`.
+    `voids_before` are the void samples before the first of `segments`, `late_before` the late files of all earlier
+    pins. `pinned_at` is the time in seconds since the epoch, by the clock of the leader that wrote it.
     """
 
     contract: int
@@ -267,6 +269,9 @@ class DataPin:
     names: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     end: bool = False
+    voids_before: int = 0
+    late_before: int = 0
+    pinned_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
