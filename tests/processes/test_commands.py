@@ -22,7 +22,8 @@ from support.runs import CPRJOB, incarnations, living, run, small_job, started, 
 
 pytestmark = pytest.mark.dist
 
-SERVE = Path(__file__).parents[2] / "examples" / "serve.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SERVE = EXAMPLES / "serve.py"
 ROWS, HELD_OUT, EPOCHS, BATCH = 4_000, 1_000, 10, 100
 #: Packages of the trainer, which serving does not import.
 TRAINERS = ("torch", "safetensors", "minio", "pydantic", "onnxruntime")
@@ -104,6 +105,30 @@ def test_run_with_a_killed_pod_is_evaluated_exported_and_served_without_the_trai
     logits, labels = np.array(served.stdout.split(), float), rows["click"].to_numpy()
     assert score["auc"] == pytest.approx(exact_auc(logits, labels), abs=1e-3)
     assert score["log_loss"] == pytest.approx(log_loss(logits, labels), rel=1e-4)
+
+
+def test_example_of_data_that_arrives_is_interrupted_resumed_and_ends_with_its_data(tmp_path: Path) -> None:
+    """One file comes while the job is stopped."""
+    log = tmp_path / "log"
+
+    def write(files: int) -> None:
+        command = [sys.executable, str(EXAMPLES / "stream_clicks.py"), str(log), "--every", "0", "--files", str(files)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    write(19)
+    changes = ("--set", f"data.uri={log}/*.jsonl", "--set", "data.follow.idle=Finish")
+    with started(tmp_path, EXAMPLES / "stream.yaml", *changes) as process:
+        until(lambda: status(tmp_path).get("progress", {}).get("samples"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    until(lambda: not living(tmp_path))
+    write(1)
+    code, report, output = run(tmp_path, "--resume")
+    assert code == 0, output
+    data = report["data"]
+    assert (data["ended"], data["late_files"], data["lag_samples"]) == (True, 0, 0)
+    assert report["samples"] - data["void_samples"] == 20 * 2000
+    assert (report["budget"]["spent"], report["failures"]) == (0, [])
 
 
 @pytest.mark.parametrize("end", ["pipe", "terminal", "hangup"])

@@ -47,6 +47,7 @@ BOUNDS = (
     bound("spec.suspend", good=True, bad="yes"),
     bound("spec.ttlSecondsAfterFinished", 0, -1),
     bound("spec.accuracyBudget", {"portionOfLostSamples": 0}, ABSENT),
+    bound("spec.accuracyBudget.window", 1, 0),
     bound("spec.accuracyBudget.type", "PortionOfLostSamples", "LogLossRise"),
     Case(
         "spec.accuracyBudget.aucDrop.limit",

@@ -25,6 +25,9 @@ MAX_GROUPS = 20
 MAX_COUNTED_TABLES = 32
 #: Characters of a group's name in a report; it is a value of the data.
 MAX_GROUP_NAME = 128
+#: Late files that a report names, the last ones, and the characters of each name, the last ones as well.
+MAX_LATE_FILES = 8
+MAX_FILE_NAME = 256
 #: Characters of a problem's message and of its remedy; the status holds 1,024.
 MAX_SENTENCE = 2048
 

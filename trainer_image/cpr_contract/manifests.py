@@ -262,6 +262,8 @@ class DataPin:
     that of number `first_needed`. The last one of `segments` is the pin's own; a pin that restates has all from
     `first_needed` on, and in `names` the other pinned files that a listing returned then, and the last of all names.
     `late` are those of its own files whose names came before earlier ones. No pin follows one with `end`.
+    `voids_before` are the void samples before the first of `segments`, `late_before` the late files of all earlier
+    pins. `pinned_at` is the time in seconds since the epoch, by the clock of the leader that wrote it.
     """
 
     contract: int
@@ -273,6 +275,9 @@ class DataPin:
     names: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     end: bool = False
+    voids_before: int = 0
+    late_before: int = 0
+    pinned_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from cpr_contract.limits import (
     MAX_ANCHORS,
     MAX_COUNTED_TABLES,
     MAX_GROUPS,
+    MAX_LATE_FILES,
     MAX_MEMBERS,
     MAX_METRICS,
     MAX_RANGES,
@@ -274,6 +275,24 @@ class RosterNote:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrivedData:
+    """The pinned data of a job that follows it, by the newest of its `pins`, which was written at `pinned_at`.
+
+    `samples` is the sample number after the last pinned one; `voids` of those before it are void. `late_files` counts
+    the files whose names came before earlier ones, and `late` are the last of them. Nothing follows once the data has
+    `ended`. `pinned_at` is in seconds since the epoch, by the clock of the leader then.
+    """
+
+    pins: int
+    samples: int
+    voids: int
+    pinned_at: float
+    ended: bool = False
+    late_files: int = 0
+    late: Annotated[tuple[str, ...], AtMost(MAX_LATE_FILES, last)] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerReport:
     """A trainer's answer on `/status`. Only the leader sets the fields after `problem`, except those noted below.
 
@@ -307,7 +326,8 @@ class TrainerReport:
     workers of this process, set once the data is read, and `workers_reason` its reason.
     `early_save_s` are the seconds of training between the last two cuts, if the last one was early
     because pushes filled the memory for replay. `sparse_updates` are those of the job's spec; images of
-    earlier releases do not report them, and have PerPush.
+    earlier releases do not report them, and have PerPush. `data` is that of a job that follows its data, once it is
+    read; `total_samples` are then those of the pins that the trainers have read so far.
     """
 
     contract: int
@@ -354,6 +374,7 @@ class TrainerReport:
     workers_reason: str = ""
     early_save_s: float | None = None
     sparse_updates: SparseUpdates = "PerPush"
+    data: ArrivedData | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +385,8 @@ class Result:
     loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
     validation over all samples that count, as in a report. None if nothing could be scored. evaluation, best: as in
     a report, without the groups. `best` names another anchor unless the last model is the best one. total_samples:
-    as in a report, for a job that ends before the operator reads one; 0 from an image that does not state it.
+    as in a report, for a job that ends before the operator reads one; 0 from an image that does not state it. voids:
+    those of its numbers that are void.
     """
 
     anchor: AnchorRef
@@ -376,3 +398,4 @@ class Result:
     evaluation: HeldOutScores | None = None
     best: BestEvaluation | None = None
     total_samples: int = 0
+    voids: int = 0

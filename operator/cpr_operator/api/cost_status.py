@@ -57,13 +57,20 @@ class Ledger(Model):
     """The account of lost samples, in integers."""
 
     total_samples: Count = 0
-    """Total number of samples of the job; 0 until the data is read."""
+    """Total number of samples of the job; 0 until the data is read. Of data that arrives, the samples pinned so far."""
     limit_sample_shards: Count = 0
     """The budget in sample-shards (samples times shards), rounded down."""
     running_sample_shards: Count = 0
     """The losses of all recoveries added up. Repeated losses count again, and a rollback does not lower it."""
     carried_sample_shards: Count = 0
-    """Losses from before the number of shards changed, in today's sample-shards, rounded up."""
+    """Losses from before the number of shards changed, in today's sample-shards, rounded up, and those of samples
+    before foldedSamples."""
+    folded_samples: Count = 0
+    """The sample number before which losses of data that arrives are a number, and no ranges."""
+    window_samples: Count = 0
+    """spec.accuracyBudget.window; 0 without one."""
+    window_limit_sample_shards: Count = 0
+    """The sample-shards that may be lost in any window."""
     ranges: Annotated[
         tuple[Ranges, ...],
         Field(max_length=MAX_SHARDS),

@@ -8,12 +8,14 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from cpr_contract.limits import MAX_GROUPS, MAX_METRICS
+from cpr_contract import reports as contract
+from cpr_contract.limits import MAX_FILE_NAME, MAX_GROUPS, MAX_LATE_FILES, MAX_METRICS
 from cpr_contract.reports import HeldOutScores, TableCounts
-from cpr_operator.api.base import Count, MetricName, Model, Seconds, Timestamp, Word
+from cpr_operator.api.base import Count, MetricName, Model, Seconds, Timestamp, Word, cut
 
 #: The length of a line of `status.history`, which the longest values of all fields fit into.
 MAX_LINE = 256
+FileName = Annotated[str, BeforeValidator(cut(MAX_FILE_NAME)), Field(max_length=MAX_FILE_NAME)]
 _SUMMED = tuple(field.name for field in fields(TableCounts) if field.name != "name")
 
 
@@ -72,7 +74,7 @@ class Progress(Model):
     samples: Count = 0
     """Complete samples."""
     total_samples: Count = 0
-    """Total number of samples; 0 until the data is read."""
+    """Total number of samples; 0 until the data is read. Of data that arrives, the pinned ones so far: see data."""
     percent: Annotated[int, Field(ge=0, le=100)] = 0
     """samples / totalSamples in percent, rounded down."""
     samples_per_second: Seconds | None = None
@@ -89,7 +91,7 @@ class Progress(Model):
     held_out: HeldOut | None = None
     """The last evaluation on held-out rows, if spec.evaluation requests any."""
     eta_seconds: Seconds | None = None
-    """Expected remaining time at the present speed."""
+    """Expected remaining time at the present speed. Absent while data that arrives has no end."""
     degraded_samples: Count = 0
     """Samples trained without a shard (onShardLoss Degrade), including those that a rollback undid."""
     replayed_samples: Count = 0
@@ -98,6 +100,49 @@ class Progress(Model):
     """Samples up to which every shard can be restored, by parity or by its last save. Absent without redundancy."""
     updated: Timestamp | None = None
     """When the report was received."""
+
+
+class ArrivedData(Model):
+    """The data of a job that follows it (spec.data.follow), by the leader's last report.
+
+    Sample numbers of a batch that no file fills are void.
+    """
+
+    pins: Count
+    """The number of the newest pin: an object in the store that fixes files and their order."""
+    newest_pin_time: Timestamp | None = None
+    """When it was written."""
+    pinned_samples: Count
+    """Sample numbers of all pinned files, void ones included."""
+    void_samples: Count
+    """Void numbers among them. The accuracy budget is a portion of the others."""
+    lag_samples: Count
+    """Pinned sample numbers that are not trained."""
+    late_files: Count = 0
+    """Files whose names sort before files that were pinned earlier. They are trained, too, after those."""
+    last_late_files: Annotated[tuple[FileName, ...], Field(max_length=MAX_LATE_FILES)] = ()
+    """The last of them, by the last 256 characters of their URIs."""
+    ended: bool = False
+    """True once no further file is trained."""
+
+    @classmethod
+    def of(cls, data: contract.ArrivedData, trained: int) -> ArrivedData:
+        """Return the data of a report, of which `trained` sample numbers are trained."""
+        return cls(
+            pins=data.pins,
+            newest_pin_time=data.pinned_at or None,
+            pinned_samples=data.samples,
+            void_samples=data.voids,
+            lag_samples=max(data.samples - trained, 0),
+            late_files=data.late_files,
+            last_late_files=data.late,
+            ended=data.ended,
+        )
+
+    @property
+    def real_samples(self) -> int:
+        """Return the pinned samples that are not void."""
+        return self.pinned_samples - self.void_samples
 
 
 class DynamicTable(Model):

@@ -124,6 +124,9 @@ class AccuracyBudget(SpecModel):
     would exceed the budget rolls the whole job back instead."""
     auc_drop: AucDrop | None = None
     """The AUC that may be lost, and the AUC that lost samples cost."""
+    window: Annotated[int, Field(ge=1, le=2**50)] | None = None
+    """The same portion is also the most that any `window` consecutive samples may lose, such as the samples of a day.
+    It may change while the job trains. Default: there is no such limit."""
 
     @property
     def portion(self) -> float:

@@ -49,7 +49,7 @@ from cpr_operator.api.member_status import (
     Trainer,
 )
 from cpr_operator.api.pod_placement import Quota
-from cpr_operator.api.progress_status import DynamicTable, GroupScores, HeldOut, Point, Progress
+from cpr_operator.api.progress_status import ArrivedData, DynamicTable, GroupScores, HeldOut, Point, Progress
 
 #: The maximum lengths of lists.
 MAX_FAILURES, MAX_FORKS, MAX_HISTORY = 20, 64, 100
@@ -79,6 +79,7 @@ ConditionType = Literal[
     "BudgetExhausted",
     "SnapshotsDegraded",
     "DataOutdated",
+    "CaughtUp",
     "IdsSpelledTwice",
     "PrecisionEmulated",
     "SpillUnavailable",
@@ -245,7 +246,7 @@ class Shown(Model):
     """Values for `kubectl get`, rounded and with units. Programs should read the original fields."""
 
     progress: Word = ""
-    """progress.percent, such as 42%."""
+    """progress.percent, such as 42%. While data that arrives has no end: data.lagSamples, as lag 1000, or caught up."""
     interval: Word = ""
     """plan.intervalSeconds, such as 1.5 min."""
     spent: Word = ""
@@ -322,6 +323,8 @@ class Status(Model):
     """Estimates of the job's failures and costs."""
     progress: Progress = Progress()
     """The progress of training."""
+    data: ArrivedData | None = None
+    """Data that arrives, with spec.data.follow; absent before the first pin."""
     tables: Annotated[tuple[DynamicTable, ...], Field(max_length=MAX_COUNTED_TABLES)] = ()
     """The tables with the ids Dynamic, in the order of the model, the first 32. While a job trains they are updated
     about once a minute. admitted, evicted, expired, dropped and full count since the present processes of the shards
@@ -365,6 +368,16 @@ class Status(Model):
     def members(self) -> tuple[Shard | Trainer, ...]:
         """Return all shards, then all trainers."""
         return (*self.shards, *self.trainers)
+
+    @property
+    def has_open_data(self) -> bool:
+        """Return whether more data may arrive after the pinned data."""
+        return self.data is not None and not self.data.ended
+
+    @property
+    def known_samples(self) -> int:
+        """Return the sample number after the last known one; 0 until the data is read."""
+        return self.ledger.total_samples if self.data is None else self.data.pinned_samples
 
     @property
     def lost_row_updates(self) -> int | None:

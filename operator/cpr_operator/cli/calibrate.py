@@ -49,6 +49,7 @@ def calibrate(options: CalibrateOptions, out: Console, err: Console, environment
     if options.samples is not None:
         set_value(document, ("data", "samples"), options.samples)
         set_value(document, ("data", "epochs"), None)
+        set_value(document, ("data", "follow"), None)
     spec = parse_document(document)
     job = to_job_spec(spec, uid="calibration", name=document["metadata"]["name"])
     seeds = range(spec.data.seed, spec.data.seed + options.seeds)

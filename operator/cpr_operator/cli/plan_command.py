@@ -15,6 +15,7 @@ from rich.table import Table
 from cpr_contract.choices import ReplayPolicy
 from cpr_operator import policy
 from cpr_operator.api.cprjob_spec import CPRJobSpec
+from cpr_operator.api.data_spec import Follow
 from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates, worker_count
 from cpr_operator.api.sizes import ShardMemory, dense_size, shard_memory, step_traffic, steps_until_full
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate
@@ -34,6 +35,7 @@ CPR: Mapping[Mode, Callable[[policy.Inputs], alternatives.OpenLoop]] = {
     "Partial": alternatives.partial,
     "Full": alternatives.full,
 }
+_ENDLESS = "it waits for files until it is suspended or deleted, and its duration is not known"
 #: The name of each parameter, and the format of its values.
 _PARAMETERS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "limit": ("accuracy budget", lambda value: f"{value:.3g} of all samples"),
@@ -74,7 +76,10 @@ def _validate_file(path: Path, console: Console) -> bool:
     unchecked = f", {others} other object{'s' if others > 1 else ''} not checked" if others else ""
     console.print(f"[green]{escape(str(path))}[/green]: valid{unchecked}")
     for job in jobs:
-        show_warnings(parse_spec(job["spec"]), console)
+        spec = parse_spec(job["spec"])
+        if spec.data.follow is not None:
+            console.print(f"  {_ending(spec.data.follow)}", markup=False, highlight=False, soft_wrap=True)
+        show_warnings(spec, console)
     return True
 
 
@@ -104,6 +109,8 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
         out.print_json(json.dumps(document))
         return
     out.print(chosen.reason, markup=False, highlight=False, soft_wrap=True)
+    if spec.data.follow is not None:
+        out.print(_ending(spec.data.follow), markup=False, highlight=False, soft_wrap=True)
     modes = plain_table("mode", "save interval", "overhead", "expected loss (PLS)", "")
     for mode in MODES:
         modes.add_row(mode, *_row(_with_mode(inputs, mode)), "chosen" if mode == chosen.mode else "")
@@ -121,6 +128,14 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
         out.print(line, markup=False, highlight=False)
     show_warnings(spec, out)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
+
+
+def _ending(follow: Follow) -> str:
+    """Return the end of a job that follows its data, which has no total before."""
+    ends = [] if follow.until is None else [f"at {follow.until}"]
+    ends += ["when it has trained all files and finds no new one"] if follow.idle == "Finish" else []
+    known = "Its number of samples, and so its duration, are not known before"
+    return f"The data ends {' or '.join(ends)}. {known}." if ends else f"The job has no end: {_ENDLESS}."
 
 
 def _memory(spec: CPRJobSpec, replay: ReplayPolicy, memory: ShardMemory) -> Iterator[str]:

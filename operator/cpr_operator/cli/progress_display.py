@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cpr_contract.reports import TrainerReport
+from cpr_contract.reports import ArrivedData, TrainerReport
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cli.console import OutputClosedError, SafeConsole, err, plain_table
 
@@ -41,6 +41,15 @@ class ProgressState:
     def total(self) -> int:
         """Return the number of samples to train; 0 until the data is read."""
         return (self.leader.total_samples if self.leader else 0) or self.status.progress.total_samples
+
+    @property
+    def lag(self) -> int | None:
+        """Return the pinned samples to train of data that has no end yet; None if the total is that of the job."""
+        data = self.leader.data if self.leader and self.leader.data else self.status.data
+        if data is None or data.ended:
+            return None
+        pinned = data.samples if isinstance(data, ArrivedData) else data.pinned_samples
+        return max(pinned - self.samples, 0)
 
     @property
     def samples_per_s(self) -> float | None:
@@ -167,7 +176,9 @@ def metrics(state: ProgressState) -> list[str]:
     """Return samples, speed, AUC, interval and budget, as far as they are known."""
     plan, budget = state.status.plan, state.status.budget
     found = []
-    if state.total:
+    if state.lag is not None:
+        found.append(f"{state.samples:,} samples, {f'{state.lag:,} to go' if state.lag else 'caught up'}")
+    elif state.total:
         percent = 100 * state.samples // state.total
         found.append(f"{state.samples:,} of {state.total:,} samples ({percent} %)")
     if state.samples_per_s is not None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import DynamicTable, FailureRecord, HeldOut, Progress, Status, WorkerCount
+from cpr_operator.api.status import DynamicTable, FailureRecord, HeldOut, Status, WorkerCount
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.console import plain_table
@@ -54,6 +54,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "job": job,
         "phase": status.phase,
         "samples": progress.samples,
+        "data": status.data and status.data.model_dump(mode="json"),
         "samples_per_s": samples_per_s,
         "auc": progress.auc,
         "logloss": progress.logloss,
@@ -117,8 +118,14 @@ def workers_of(status: Status) -> WorkerCount | None:
     return None if workers is None or workers.count is None else workers
 
 
-def trained(progress: Progress) -> str:
-    """Return the number of trained samples, and the total if it is known: a job may end before its data is read."""
+def trained(status: Status) -> str:
+    """Return the number of trained samples, and the total if it is known: a job may end before its data is read.
+
+    Data that arrives has a lag instead, until it has ended.
+    """
+    progress, data = status.progress, status.data
+    if data is not None and not data.ended:
+        return f"{progress.samples:,} samples, {data.lag_samples:,} pinned ones to go"
     total = f" of {progress.total_samples:,}" if progress.total_samples else ""
     return f"{progress.samples:,}{total} samples"
 
@@ -128,8 +135,11 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
     progress, plan, budget = status.progress, status.plan, status.budget
     table = Table.grid(padding=(0, 2))
     speed = f"{_number(samples_per_s, ',.0f')} samples/s"
-    table.add_row("trained", f"{trained(progress)}, {speed}")
+    table.add_row("trained", f"{trained(status)}, {speed}")
     table.add_row("quality", f"AUC {_number(progress.auc, '.4f')}, log loss {_number(progress.logloss, '.4f')}")
+    if status.data is not None:
+        late = f", {status.data.late_files:,} files came late" if status.data.late_files else ""
+        table.add_row("data", f"{status.data.pinned_samples:,} samples in {status.data.pins:,} pins{late}")
     if progress.metrics:
         table.add_row("metrics", escape(", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())))
     if progress.held_out is not None:

@@ -15,6 +15,7 @@ from cpr_operator.api.member_status import ShardPhase
 from cpr_operator.api.status import (
     MAX_ANCHORS,
     Anchor,
+    ArrivedData,
     BestModel,
     DynamicTable,
     HeldOut,
@@ -74,14 +75,24 @@ def apply_reports(state: ReconcileState) -> ReconcileState:
 def with_total(spec: CPRJobSpec, status: Status, total_samples: int) -> Status:
     """Return the status with the size of the whole job, and the budget in integers that follows from it.
 
-    A lower limit stops at the losses and reservations: only a loss rolls a job back, never a limit.
+    A lower limit stops at the losses and reservations: only a loss rolls a job back, never a limit. Data that arrives
+    has the size of what is pinned, which only grows.
     """
-    portion, account = spec.accuracy_budget.portion, account_of(status)
-    total = total_samples or status.ledger.total_samples
-    limit = max(limit_of(portion, total, len(status.shards)), min(account.ledger.limit, account.charged))
+    budget, account, shards = spec.accuracy_budget, account_of(status), len(status.shards)
+    total, ledger = total_samples or status.ledger.total_samples, account.ledger
+    if status.data is not None:
+        total = max(status.data.real_samples, status.ledger.total_samples)
+    limit = max(limit_of(budget.portion, total, shards), min(ledger.limit, account.charged))
+    window, most = budget.window or 0, account.most_in_window(budget.window or 0)
+    before = min(ledger.window_limit, most) if window == ledger.window else most
     return status.evolve(
-        ledger=status.ledger.evolve(total_samples=total, limit_sample_shards=limit),
-        progress=status.progress.evolve(total_samples=total),
+        ledger=status.ledger.evolve(
+            total_samples=total,
+            limit_sample_shards=limit,
+            window_samples=window,
+            window_limit_sample_shards=max(limit_of(budget.portion, window, shards), before),
+        ),
+        progress=status.progress.evolve(total_samples=total if status.data is None else status.data.pinned_samples),
     )
 
 
@@ -151,12 +162,26 @@ def _apply_shard(state: ReconcileState, shard: Shard, results: _ShardResults) ->
         return shard
     if returns:
         results.load_s = max(results.load_s, report.load_s or 0.0)
-    # At the last step no push can be missing.
-    total, result = state.status.ledger.total_samples, state.status.result
-    last = steps_in(total, state.spec.data.batch_size) if result is None else result.step
-    has_all = total > 0 and min(report.applied, default=0) >= last
+    last = _last_step(state)
+    has_all = last is not None and min(report.applied, default=0) >= last
     complete = shard.lost_at is None or report.resumed_samples is not None or has_all
     return _settle_shard(state.status, shard, report, results) if reported is ShardState.READY and complete else shard
+
+
+def _last_step(state: ReconcileState) -> int | None:
+    """Return the step at which no push can be missing: the job's last, or that at which all wait for data to arrive.
+
+    None: there is no such step now.
+    """
+    status, leader = state.status, state.leader_report
+    if status.result is not None:
+        return status.result.step
+    if state.spec.data.follow is None:
+        total = status.ledger.total_samples
+        return steps_in(total, state.spec.data.batch_size) if total else None
+    if leader is None or not is_current(status, leader) or leader.counters.group != status.counters.group:
+        return None
+    return leader.step if 0 < leader.total_samples <= leader.samples else None
 
 
 def _settle_shard(status: Status, shard: Shard, report: ShardReport, results: _ShardResults) -> Shard:
@@ -213,18 +238,21 @@ def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:
 
 def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     """Return the status with a current report of the leader."""
-    status = with_total(state.spec, state.status, report.total_samples)
+    status = state.status.evolve(data=_arrived(state.status.data, report))
+    status = with_total(state.spec, status, report.total_samples)
     # The best evaluation that no rollback has undone. A new leader may not have it in its report yet.
     best = status.best if status.best is not None and restorable(status, (status.best.anchor,)) else None
     if takes_part(report):
         # Before the progress is set: the samples since the last report are the difference of both.
         status = after_report(state.spec, status, report, state.now)
-        status = status.evolve(progress=_progress(status.progress, report, state.now))
+        status = status.evolve(progress=_progress(status, report, state.now))
     status = status.evolve(
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
         best=best if report.best is None else BestModel.of(report.best),
     )
+    if status.data is not None and status.anchors:
+        status = with_account(status, account_of(status).fold(status.anchors[0].samples))
     if report.dense_save is not None and on_lineage(status, state.observed.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
         status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
@@ -234,8 +262,17 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     return with_shards(status, {s.index: s.evolve(saved_samples=max(saves[s.index], s.saved_samples)) for s in own})
 
 
-def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
-    left, rate = report.total_samples - report.samples, report.samples_per_s
+def _arrived(before: ArrivedData | None, report: TrainerReport) -> ArrivedData | None:
+    """Return the data that has arrived. A new leader may not have read the newest pin yet."""
+    if report.data is not None and (before is None or before.pins <= report.data.pins):
+        return ArrivedData.of(report.data, report.samples)
+    return None if before is None else before.evolve(lag_samples=max(before.pinned_samples - report.samples, 0))
+
+
+def _progress(status: Status, report: TrainerReport, now: float) -> Progress:
+    before, rate, total = status.progress, report.samples_per_s, report.total_samples
+    if status.data is not None:
+        total = status.data.pinned_samples
     # The last evaluation that no rollback has undone: a new leader has no earlier one.
     known = before.held_out if before.held_out is not None and before.held_out.samples <= report.samples else None
     # The samples that parity or a save holds of every shard: none without parity, or before all reports.
@@ -243,15 +280,15 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
     return Progress(
         step=report.step,
         samples=report.samples,
-        total_samples=report.total_samples,
-        percent=min(100 * report.samples // report.total_samples, 100),
+        total_samples=total,
+        percent=min(100 * report.samples // total, 100),
         samples_per_second=rate,
         loss=report.loss,
         auc=report.auc,
         logloss=report.logloss,
         metrics=dict(report.metrics),
         held_out=known if report.evaluation is None else HeldOut.of(report.evaluation),
-        eta_seconds=left / rate if rate else None,
+        eta_seconds=(total - report.samples) / rate if rate and not status.has_open_data else None,
         degraded_samples=before.degraded_samples,
         replayed_samples=before.replayed_samples,
         protected_samples=min(protected) if protected and min(protected) >= 0 else None,

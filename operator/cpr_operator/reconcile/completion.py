@@ -10,7 +10,7 @@ from cpr_contract.codec import ContractError, from_dict, from_json
 from cpr_contract.reports import Result, ShardReport, ShardState
 from cpr_contract.roster import AnchorRef
 from cpr_operator.api.cprjob_spec import CPRJobSpec
-from cpr_operator.api.status import Anchor, BestModel, HeldOut, Shard, Status
+from cpr_operator.api.status import Anchor, ArrivedData, BestModel, HeldOut, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
 from cpr_operator.reconcile.apply_reports import restorable, with_total
@@ -74,8 +74,8 @@ def succeed(state: ReconcileState, result: Anchor) -> ReconcileState:
     """End the job with its final anchor, or with the best one. Losses that members have not reported are charged."""
     status = with_termination_message(state.spec, state.status, state.facts)
     status = with_account(status, account_of(status).charge_pending(result.samples))
-    early = result.samples < status.ledger.total_samples
-    percent = 100 * result.samples // status.ledger.total_samples if early else 100
+    early = result.samples < status.known_samples
+    percent = 100 * result.samples // status.known_samples if early else 100
     progress = status.progress.evolve(step=result.step, samples=result.samples, percent=percent, eta_seconds=0.0)
     model = result if status.best is None else status.best.anchor
     status = status.evolve(
@@ -135,7 +135,7 @@ def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
     reported = _final_anchor(end.message)
     if reported is not None:
         return next(iter(restorable(status, (Anchor.of(reported),))), None)
-    total, newest = status.ledger.total_samples, status.anchors[-1:]
+    total, newest = 0 if status.has_open_data else status.known_samples, status.anchors[-1:]
     return status.result or next((anchor for anchor in newest if anchor.samples >= total > 0), None)
 
 
@@ -150,6 +150,10 @@ def with_termination_message(spec: CPRJobSpec, status: Status, facts: Mapping[st
         return status
     # Images of 0.1.0 do not state the total, and end with the last sample.
     total = result.total_samples or status.ledger.total_samples or result.anchor.samples
+    if spec.data.follow is not None:
+        data = status.data or ArrivedData(pins=0, pinned_samples=total, void_samples=0, lag_samples=0)
+        data = data.evolve(pinned_samples=total, void_samples=result.voids, lag_samples=0, ended=True)
+        status = status.evolve(data=data)
     status = with_total(spec, status, total)
     status = with_account(status, account_of(status).settle_dense(result.lost))
     metrics = dict(result.metrics)

@@ -16,7 +16,7 @@ from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Trouble
 from cpr_operator.policy.plan import duration
-from cpr_operator.reconcile.observe import is_settled
+from cpr_operator.reconcile.observe import is_current, is_settled
 from cpr_operator.reconcile.types import Active, EventReason, Fact, Lost, NeverSeen, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import account_of
 
@@ -114,6 +114,7 @@ def update_conditions(state: ReconcileState) -> ReconcileState:
         *budget(state.status),
         *snapshots(state),
         *data(state.observed),
+        *caught_up(state),
         *precision(state.status),
         *spill(state.status),
         *replay_memory(state.status, state.leader_report),
@@ -133,6 +134,12 @@ def record_events(state: ReconcileState) -> ReconcileState:
             continue
         if old is None or old.reason != new.reason:
             events.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
+    if status.data is not None and status.data.late_files > (before.data.late_files if before.data else 0):
+        many, names = status.data.late_files, listed(status.data.last_late_files)
+        message = (
+            f"{many} files in all came after files with later names; they are trained after those; the last: {names}"
+        )
+        events.append(Event("Warning", EventReason.LATE_FILES, message, f"late-{many}"))
     for pod, refusal in state.observed.refusals.items():
         events.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
     return state.to(status, *events)
@@ -213,7 +220,7 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
     if portions is None or not ledger.total:
         return
     used, inputs = portions.spent + portions.reserved, status.plan.inputs if status.plan else {}
-    left = ledger.left
+    left = ledger.left if not ledger.window else min(ledger.left, account_of(status).left(status.progress.samples))
     balance = f"{used:.4g} of {portions.limit:.4g} is spent or reserved"
     remedy = "losses that exceed the budget roll the job back; a larger accuracyBudget avoids that"
     # A shard that dies right after a commit loses the training since the cut of that save.
@@ -263,6 +270,22 @@ def data(observed: ReconcileInput) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate(
             "DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)"
         )
+
+
+def caught_up(state: ReconcileState) -> Iterator[ConditionUpdate]:
+    """Yield CaughtUp of a job that follows its data: whether an anchor has all pinned samples."""
+    data, leader = state.status.data, state.leader_report
+    if data is None or leader is None or not is_current(state.status, leader):
+        return
+    anchor = state.status.anchors[-1] if state.status.anchors else None
+    if data.lag_samples or anchor is None or anchor.samples < data.pinned_samples:
+        text = "pinned samples are not trained, or not saved yet; status.data.lagSamples counts those to train"
+        yield ConditionUpdate("CaughtUp", "False", "Training", text)
+    elif data.ended:
+        yield ConditionUpdate("CaughtUp", "True", "Ended", "all samples are trained and saved, and the data has ended")
+    else:
+        text = f"all pinned samples are trained, and saved at step {anchor.step}; the job waits for files"
+        yield ConditionUpdate("CaughtUp", "True", "NoData", text)
 
 
 def precision(status: Status) -> Iterator[ConditionUpdate]:

@@ -128,8 +128,11 @@ def with_shown(status: Status, job_name: str) -> Status:
     progress, plan, budget = status.progress, status.plan, status.budget
     is_running = status.phase == "Running"
     speed, eta_s = (progress.samples_per_second, progress.eta_seconds) if is_running else (None, None)
+    shown_progress = f"{progress.percent}%" if progress.total_samples else ""
+    if status.data is not None and status.has_open_data:
+        shown_progress = f"lag {status.data.lag_samples}" if status.data.lag_samples else "caught up"
     shown = Shown(
-        progress=f"{progress.percent}%" if progress.total_samples else "",
+        progress=shown_progress,
         interval=duration(plan.interval_seconds) if plan else "",
         spent=_portion(budget.spent) if budget else "",
         limit=_portion(budget.limit) if budget else "",

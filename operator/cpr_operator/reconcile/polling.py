@@ -110,7 +110,7 @@ def unreported_ends(observed: ReconcileInput) -> frozenset[str]:
     if all trainers are unresponsive after the same step.
     """
     status = observed.before
-    total = status.ledger.total_samples
+    total = 0 if status.has_open_data else status.known_samples  # trainers that wait for data do not end
     current = [report for report in observed.reports.values() if is_current(status, report)]
     shards = [report.applied for report in current if isinstance(report, ShardReport)]
     if not total or not shards:

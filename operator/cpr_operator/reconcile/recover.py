@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cpr_operator.api.base import EXACT
 from cpr_operator.api.status import MAX_FORKS, Fork, Member, Predecessor, Progress, Recovery, Shard, Status, Trainer
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.protocol import Event
@@ -56,7 +57,7 @@ def apply_replacement(state: ReconcileState, decision: Replace) -> ReconcileStat
     kind = "ReplaceTrainers" if decision.trainers or decision.dense else "ReplaceShards"
     state = _replace_lost(state, kind)
     status, grants = state.status, {grant.index: grant for grant in decision.shards}
-    total = status.ledger.total_samples
+    total = EXACT if status.has_open_data else status.known_samples
     shards = {s.index: _granted(s, grants[s.index], state.now, total) for s in status.shards if s.index in grants}
     counters = status.counters.evolve(group=status.counters.group + bool(decision.trainers))
     status = with_shards(status, shards).evolve(counters=counters, leader=decision.leader)

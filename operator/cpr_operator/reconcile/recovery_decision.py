@@ -237,7 +237,7 @@ def _trainer_bound(state: ReconcileState) -> int | None:
     for trainer in state.status.trainers:
         report = state.report_of(trainer)
         if isinstance(state.facts[trainer.name], Done):
-            bounds.append(state.status.ledger.total_samples)
+            bounds.append(state.status.known_samples)
         elif isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
             bounds.append(max(report.samples_started, saved) if is_current(state.status, report) else saved)
     if bounds and state.spec.trainers.dense_sync != "AllReduce":
@@ -280,7 +280,7 @@ def _shard_bound(state: ReconcileState, slack: int) -> int | None:
 
 def _samples_with(state: ReconcileState, report: ShardReport, slack: int) -> int:
     """Return the samples up to the last step that a shard applied of any rank, and `slack` steps more."""
-    batch, total = state.spec.data.batch_size, state.status.ledger.total_samples
+    batch, total = state.spec.data.batch_size, 0 if state.status.has_open_data else state.status.known_samples
     steps = report.applied_step + slack if report.applied_step else 0
     return samples_at(steps, batch, total or steps * batch)
 

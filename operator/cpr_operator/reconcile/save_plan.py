@@ -71,7 +71,8 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
         reserved=portion(account.set_aside, account.ledger),
         fixed_interval_s=float(interval.seconds) if interval.seconds else None,
         total_samples=status.ledger.total_samples,
-        saved_samples=status.anchors[-1].samples if status.anchors else 0,
+        # As much as has arrived is expected to follow.
+        saved_samples=status.anchors[-1].samples if status.anchors and not status.has_open_data else 0,
         samples_per_s=learnt.samples_per_second,
         costs=policy.Costs.measured(
             save_stall_s=learnt.save_stall_seconds,

@@ -53,6 +53,7 @@ class EventReason(enum.StrEnum):
     POD_STUCK = "PodStuck"
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
     DATA_OUTDATED = "DataOutdated"
+    LATE_FILES = "LateFiles"
     IDS_SPELLED_TWICE = "IdsSpelledTwice"
     PRECISION_EMULATED = "PrecisionEmulated"
     SPILL_UNAVAILABLE = "SpillUnavailable"

@@ -39,6 +39,34 @@ class Account:
         """The reserved sample-shards that are not lost yet."""
         return self.charged - self.ledger.spent
 
+    @property
+    def is_overspent(self) -> bool:
+        """True if more is lost than the budget allows, in all or in any window."""
+        ledger = self.ledger
+        windowed = ledgers.most_in_window(ledger.lost, ledger.window) if ledger.window else 0
+        return ledger.left < 0 or windowed > ledger.window_limit
+
+    def most_in_window(self, window: int) -> int:
+        """Return the most spent and reserved sample-shards that any `window` sample numbers have; 0 without one."""
+        return ledgers.most_in_window(self._worst(), window) if window else 0
+
+    def left(self, bound: int) -> int:
+        """Return the sample-shards that a loss of up to a window of samples before or after `bound` may have.
+
+        It is neither spent nor reserved, and at least 0.
+        """
+        ledger, left = self.ledger, self.ledger.left - self.set_aside
+        if ledger.window:
+            near = [ledgers.clip(ranges, ledger.end, start=bound - 2 * ledger.window) for ranges in self._worst()]
+            left = min(left, ledger.window_limit - ledgers.most_in_window(near, ledger.window))
+        return max(left, 0)
+
+    def fold(self, anchors: int) -> Account:
+        """Count losses that no rollback and no window needs any more. The oldest anchor has `anchors` samples."""
+        first = [ranges[0][0] for ranges in (*self.reserved, self.dense) if ranges]
+        pending = [*self.pending_from.values(), *([] if self.dense_pending_from is None else [self.dense_pending_from])]
+        return replace(self, ledger=ledgers.fold(self.ledger, min((anchors, *first, *pending)) - self.ledger.window))
+
     def reserve(self, shards: Mapping[int, Ranges], dense: Ranges = ()) -> Account:
         """Reserve more ranges, by shard and on all shards."""
         return replace(
@@ -109,6 +137,10 @@ def account_of(status: Status) -> Account:
             lost=stored.ranges or ((),) * len(status.shards),
             running=stored.running_sample_shards,
             carried=stored.carried_sample_shards,
+            folded=stored.folded_samples,
+            open=status.data is not None,
+            window=stored.window_samples,
+            window_limit=stored.window_limit_sample_shards,
         ),
         reserved=tuple(shard.reserved for shard in status.shards),
         dense=dense.reserved,
@@ -137,6 +169,9 @@ def with_account(status: Status, account: Account) -> Status:
         ranges=ledger.lost,
         running_sample_shards=ledger.running,
         carried_sample_shards=ledger.carried,
+        folded_samples=ledger.folded,
+        window_samples=ledger.window,
+        window_limit_sample_shards=ledger.window_limit,
     )
     dense = status.dense.evolve(reserved=account.dense, pending_from=account.dense_pending_from)
     return status.evolve(shards=shards, dense=dense, ledger=stored, budget=budget)
@@ -154,4 +189,4 @@ def pending_from(shard: Shard) -> int | None:
 
 def is_overspent(status: Status) -> bool:
     """Return whether more is lost than the budget allows. Both are 0 while the total is unknown."""
-    return account_of(status).ledger.left < 0
+    return account_of(status).is_overspent

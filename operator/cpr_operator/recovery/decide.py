@@ -7,7 +7,7 @@ from typing import Literal
 
 from cpr_operator import ledger
 from cpr_operator.api.status import Anchor
-from cpr_operator.ledger import Ranges
+from cpr_operator.ledger import BudgetCheck, Ranges
 from cpr_operator.recovery.account import Account
 
 #: The pause between two attempts of a member that ended because the store is unavailable. It doubles up to the last.
@@ -167,7 +167,7 @@ def roll_back(account: Account, anchors: tuple[Anchor, ...], reason: str, lost: 
     """Go back to the newest anchor at which the losses before it keep to the limit, or else to step 0."""
 
     def fits(samples: int) -> bool:
-        return account.roll_back(samples).ledger.left >= 0
+        return not account.roll_back(samples).is_overspent
 
     anchor = next((each for each in reversed(anchors) if fits(each.samples)), None)
     assert anchor is not None or fits(0), "a job without a trained sample exceeds its budget"
@@ -180,11 +180,11 @@ def extent(account: Account, shards: int, bound: int) -> tuple[int, str]:
     0: training waits. `account` has already reserved their worst loss. Half of the remaining budget is for this
     recovery, divided among the shards: another one meanwhile has the other half. Rounded down to whole samples.
     """
-    left = account.ledger.left - account.set_aside
-    more = max(left, 0) // 2 // shards if shards else 0
-    until = min(bound + more, account.ledger.total)
+    left = account.left(bound)
+    more = left // 2 // shards if shards else 0
+    until = min(bound + more, account.ledger.end)
     if until <= bound:
-        return 0, f"training waits for them, because only {max(left, 0)} sample-shards are left"
+        return 0, f"training waits for them, because only {left} sample-shards are left"
     return until, f"training may continue without them for {until - bound} samples, up to sample {until}"
 
 
@@ -202,8 +202,7 @@ def next_attempt(started_at: float, lost_at: float | None) -> float:
 def _fit(s: RecoveryInput, bound: int) -> Decision:
     """Replace if the worst loss fits. If newer saves than the known ones may exist, require one that would fit."""
     dense = None if s.survivors else s.dense_saved
-    known, charge = _try(s, bound, s.losses, dense)
-    check = ledger.fits(s.account.ledger, s.account.set_aside, charge)
+    known, check, charge = _try(s, bound, s.losses, dense)
     if check.fits and s.mode == "Full" and charge > 0:
         reason = "the plan is full recovery, so any lost sample rolls the job back"
         return roll_back(s.account, s.anchors, reason, known.lost)
@@ -213,21 +212,22 @@ def _fit(s: RecoveryInput, bound: int) -> Decision:
         return roll_back(s.account, s.anchors, check.reason, known.lost)
     # The maximum loss of each member, by the remaining budget.
     lossy = len(s.account.reserved) if not s.survivors else sum(not loss.flushed for loss in s.losses)
-    affordable = max(s.account.ledger.left - s.account.set_aside, 0) // max(lossy, 1)
+    affordable = s.account.left(bound) // max(lossy, 1)
     oldest = max(bound - affordable, 0)
     losses = tuple(loss if loss.certain else replace(loss, saved=max(loss.saved, oldest)) for loss in s.losses)
     if dense is not None and not s.dense_certain:
         dense = max(dense, oldest)
-    hoped, charge = _try(s, bound, losses, dense)
-    fitting = ledger.fits(s.account.ledger, s.account.set_aside, charge)
+    hoped, fitting, _ = _try(s, bound, losses, dense)
     if fitting.fits and oldest < bound:
         reason = f"{fitting.reason}, provided that saves of {oldest} samples exist"
         return _degraded(s, replace(hoped, reason=reason), bound)
     return roll_back(s.account, s.anchors, check.reason, known.lost)
 
 
-def _try(s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: int | None) -> tuple[Replace, int]:
-    """Return the replacement that these saves permit, and the sample-shards that it would charge."""
+def _try(
+    s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: int | None
+) -> tuple[Replace, BudgetCheck, int]:
+    """Return the replacement that these saves permit, whether it fits, and the sample-shards that it would charge."""
     grants = tuple(_grant(loss, bound) for loss in losses)
     dense = None
     if dense_saved is not None:
@@ -240,9 +240,11 @@ def _try(s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: in
     # The present leader stays while it is active; without survivors it leads again in its next incarnation.
     leader = s.leader if s.leader in s.survivors or not s.survivors else min(s.survivors)
     tried = Replace(grants, s.lost_trainers, leader, dense, lost, "", orphaned)
-    charge = s.account.reserve(tried.reserves, dense.reserve if dense else ()).charged - s.account.charged
+    after, books = s.account.reserve(tried.reserves, dense.reserve if dense else ()), s.account.ledger
+    charge = after.charged - s.account.charged
     assert charge >= 0, f"a reservation lowers the charge by {-charge} sample-shards"
-    return tried, charge
+    in_window = after.most_in_window(books.window)
+    return tried, ledger.fits(books, s.account.set_aside, charge, in_window), charge
 
 
 def _grant(loss: Loss, bound: int) -> ShardGrant:

@@ -88,7 +88,10 @@ def _replicas(role: str, status: Mapping[str, Any], app_state: AppState) -> Iter
 def _message(status: Mapping[str, Any], app_state: AppState) -> str:
     """Return phase, progress, budget, and conditions that are a problem."""
     parts = [status.get("phase") or "the operator has not seen the job yet"]
-    if (percent := value_at(status, "progress.percent")) is not None:
+    data = status.get("data")
+    if data is not None and not data.get("ended"):
+        parts.append(f"{data['lagSamples']} pinned samples to train")
+    elif (percent := value_at(status, "progress.percent")) is not None:
         parts.append(f"{percent}% trained")
     if (budget := status.get("budget")) is not None:
         parts.append(f"budget {budget.get('spent', 0):g} of {budget['limit']:g} spent")

@@ -262,17 +262,19 @@ class DataPlane(Saving):
         for shard in shards:
             shard.samples, shard.cells = max(shard.samples, after), tuple(cell | bit for cell in shard.cells)
         self.trained_s += dt
-        last = after == self.total
-        due = (
-            last
-            or (self.healing and self.spec.replay.enabled)
-            or self.trained_s - self.cut_s >= group[0].roster.interval_s
-        )
-        if due and complete and not self.store.down:
+        if self._is_due(group[0], after) and complete and not self.store.down:
             self.cut_s, self.healing = self.trained_s, False
             self._cut(group[0], shards, after)
-        if last and complete and not self.store.down:
+        if after == self.total and not self.is_open and complete and not self.store.down:
             self._end(group)
+
+    def _is_due(self, leader: Trainer, samples: int) -> bool:
+        """Return whether a cut is due; where all wait for data to arrive, once."""
+        if samples == self.total:
+            line = self._line(leader.roster)
+            return not (self.is_open and line and line[-1].samples == samples)
+        by_time = self.trained_s - self.cut_s >= leader.roster.interval_s
+        return by_time or (self.healing and self.spec.replay.enabled)
 
     def _meet(self, group: list[Trainer], samples: int) -> bool:
         """Return whether one of the group waits here, by its roster; when all do, the step is saved."""
@@ -369,7 +371,8 @@ class DataPlane(Saving):
     def _result(self, leader: Trainer) -> str:
         report = trainer_report(self, leader)
         last = self.store.anchors[-1]
-        result = Result(last, report.lost, report.loss, report.auc, report.logloss, total_samples=report.total_samples)
+        scores = report.loss, report.auc, report.logloss
+        result = Result(last, report.lost, *scores, total_samples=report.total_samples, voids=self.voids)
         return to_json(result)[self.result_slice]
 
     def _end(self, group: list[Trainer]) -> None:

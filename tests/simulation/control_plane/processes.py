@@ -132,6 +132,20 @@ class Plane:
     ended: dict[str, tuple[int, str]] = field(default_factory=dict)  # pod -> exit code, message
     result_slice: slice = field(default_factory=lambda: slice(None))  # what a kubelet keeps of a leader's result
     now: float = 0.0
+    pins: int = 1  # of data that arrives; `total` samples of it are pinned
+    voids: int = 0
+    late: tuple[str, ...] = ()
+    data_ended: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.spec.data.follow is not None and not self.data_ended
+
+    def arrive(self, samples: int, *, voids: int = 0, late: tuple[str, ...] = (), end: bool = False) -> None:
+        """Pin files with this number of samples, and voids after them."""
+        self.total += samples + voids
+        self.pins, self.voids, self.late = self.pins + 1, self.voids + voids, self.late + late
+        self.data_ended = end
 
     def process(self, pod: str) -> Shard | Trainer | None:
         return self.shards.get(pod) or self.trainers.get(pod)

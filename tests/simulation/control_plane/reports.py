@@ -6,9 +6,12 @@ from dataclasses import replace
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.manifests import RowUpdates
-from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import ArrivedData, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
 from simulation.control_plane.processes import COMMIT_S, LOAD_S, SAVE_S, Plane, Shard, Trainer
+
+#: The time of pin 0.
+PINNED_AT = 1000.0
 
 
 def shard_report(plane: Plane, shard: Shard) -> ShardReport:
@@ -91,7 +94,15 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         degraded_samples=trainer.degraded,
         new_files=trainer.new_files,
         sparse_updates=plane.spec.sparse_updates,
+        data=_arrived(plane) if leads else None,
     )
+
+
+def _arrived(plane: Plane) -> ArrivedData | None:
+    if plane.spec.data.follow is None:
+        return None
+    late = len(plane.late)
+    return ArrivedData(plane.pins, plane.total, plane.voids, PINNED_AT + plane.pins, plane.data_ended, late, plane.late)
 
 
 def _unresponsive_members(plane: Plane, reporter: Shard | Trainer, for_s: float) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_operator.api.status import (
     Anchor,
+    ArrivedData,
     BestModel,
     Budget,
     DynamicTable,
@@ -86,8 +87,11 @@ def leader(samples: int) -> TrainerReport:
 
 
 def test_unknown_total_is_not_printed() -> None:
-    assert trained(Progress(samples=1000, total_samples=2000)) == "1,000 of 2,000 samples"
-    assert trained(Progress()) == "0 samples"
+    assert trained(Status(progress=Progress(samples=1000, total_samples=2000))) == "1,000 of 2,000 samples"
+    assert trained(Status()) == "0 samples"
+    data = ArrivedData(pins=2, pinned_samples=2000, void_samples=0, lag_samples=1000)
+    open_job = Status(progress=Progress(samples=1000, total_samples=2000), data=data)
+    assert trained(open_job) == "1,000 samples, 1,000 pinned ones to go"
 
 
 def test_report_has_exactly_the_documented_fields() -> None:
@@ -100,6 +104,7 @@ def test_report_has_exactly_the_documented_fields() -> None:
             "step": 9, "samples": 900, "scored": 50, "auc": 0.7, "logloss": 0.6, "normalised_entropy": 0.9,
             "calibration": None, "gauc": 0.8, "groups": [SHOP.model_dump()], "rest": None,
         },
+        "data": None,
         "tables": [USERS.model_dump()],
         "best": {"anchor": ANCHOR.model_dump(), "value": 0.75, "since": 2},
         "plan": {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."},

@@ -12,7 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from time import time
 
 from cpr_contract import CONTRACT_VERSION
+from cpr_contract.limits import MAX_FILE_NAME, MAX_LATE_FILES
 from cpr_contract.manifests import DataPin, PinnedSegment, data_pin_key
+from cpr_contract.reports import ArrivedData
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.data_pins import PinChain, restates
 from cpr_trainer.checkpoint.format.documents import DamagedError
@@ -44,6 +46,7 @@ class FollowedData:
         self.segments: tuple[PinnedSegment, ...] = ()
         self.names: set[str] = set()
         self._found: list[Index] = []
+        self._late: tuple[str, ...] = ()
         self._data = data
         self._job_uid = job_uid
         self._chain = PinChain(store, job_uid)
@@ -52,6 +55,17 @@ class FollowedData:
     def number(self) -> int:
         """The number of the newest pin read, 0 if there is none."""
         return 0 if self._chain.newest is None else self._chain.newest.number
+
+    @property
+    def arrived(self) -> ArrivedData | None:
+        """The data of all pins so far, for reports; None without a pin."""
+        pin = self._chain.newest
+        if pin is None:
+            return None
+        voids = pin.voids_before + sum(segment.voids for segment in pin.segments)
+        late_files = pin.late_before + len(pin.late)
+        samples = self.order.known_samples
+        return ArrivedData(pin.number, samples, voids, pin.pinned_at, pin.end, late_files, self._late)
 
     def read(self, up_to: int | None = None) -> list[Index]:
         """Read the next pins, to that of a number or to the last; return their files. Raises as `PinChain.read`.
@@ -76,11 +90,12 @@ class FollowedData:
         end: bool = False,
         oldest_samples: int = 0,
         listed: Collection[str] = (),
+        at: float = 0.0,
     ) -> DataPin:
         """Pin these files as the next segment, and voids after their rows; return the pin of that number in the store.
 
-        oldest_samples: those of the oldest anchor that is kept. listed: all files that a look found. Raises as
-        `PinChain.write`.
+        oldest_samples: those of the oldest anchor that is kept. listed: all files that a look found. at: the time, in
+        seconds since the epoch. Raises as `PinChain.write`.
         """
         grown = self.order.followed_by(_layout(files), voids)
         manifest = manifest_of_indices(self._job_uid, self._data.uri or "", files)
@@ -93,17 +108,21 @@ class FollowedData:
             restated = {uri for segment in segments for uri in segment.files.uris}
             # The last name stays: later files with names before it are late.
             names = tuple(sorted(self.names.intersection((*listed, max(self.names, default=""))) - restated))
+        before = self.arrived
         pin = self._chain.write(
             DataPin(
-                CONTRACT_VERSION,
-                self._job_uid,
-                number,
-                self._chain.digest,
-                segments,
+                contract=CONTRACT_VERSION,
+                job_uid=self._job_uid,
+                number=number,
+                previous=self._chain.digest,
+                segments=segments,
                 first_needed=needed[0].number if needed else own.number,
                 names=names,
                 late=tuple(late),
                 end=end,
+                voids_before=0 if before is None else before.voids - sum(each.voids for each in segments[:-1]),
+                late_before=0 if before is None else before.late_files,
+                pinned_at=at,
             )
         )
         self._take(pin)
@@ -129,6 +148,7 @@ class FollowedData:
             self.segments += (segment,)
             self.names.update(segment.files.uris)
             found += indices
+        self._late = (*self._late, *(name[-MAX_FILE_NAME:] for name in pin.late))[-MAX_LATE_FILES:]
         if self._data.format == "Kafka":
             self.names = newest_ranges(self.names)
         if pin.end:
@@ -202,17 +222,20 @@ class DataLooks:
             end=ends,
             oldest_samples=oldest_samples,
             listed=arrived.listed,
+            at=now_s,
         )
 
 
 class LookThread:
     """The leader's looks, on a thread of their own. `newest` is the number of the newest pin in the store.
 
+    `arrived` is the data of all pins in the store, as of the last look; None before the first one.
     `waits_at` is the number of the pin up to which all trainers have trained, 0 while they train.
     """
 
     def __init__(self, looks: DataLooks) -> None:
         self.newest = 0
+        self.arrived: ArrivedData | None = None
         self.waits_at = 0
         self._looks = looks
         self._failure: BaseException | None = None
@@ -253,6 +276,7 @@ class LookThread:
             new = pin.segments[-1]
             counts = pin.number, new.rows, len(new.files.uris), len(pin.late)
             _LOG.info("pin %d has %d new rows in %d files, %d of them late", *counts)
+        self.arrived = followed.arrived
         self.newest = followed.number
 
 

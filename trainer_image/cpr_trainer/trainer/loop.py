@@ -57,9 +57,9 @@ MakeGroup = Callable[[TrainerRoster, DenseState], Group]
 class Loop:
     """One trainer's training, from its first roster to the end of the job.
 
-    `make_group` returns the group of a roster. `group` and `coordinator`, for reports, are the present group and the
-    leader's coordinator of saves (None on followers). With a `control_block` training resumes where the last process
-    stopped, if that was in the roster's generation.
+    `make_group` returns the group of a roster. `group`, `coordinator` and `known_data`, for reports, are the present
+    group, the leader's coordinator of saves (None on followers), and the data of a job that follows it. With a
+    `control_block` training resumes where the last process stopped, if that was in the roster's generation.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- the trainer, its shards and its group
@@ -79,9 +79,9 @@ class Loop:
         self._exchange = exchange
         self._make_group = make_group
         self._stepper = Stepper(setup, control, status, exchange, control_block)
-        self._known_data: KnownData | None = None
+        self.known_data: KnownData | None = None
         if setup.followed is not None:
-            self._known_data = KnownData(setup, exchange, status, control.poll_interrupts)
+            self.known_data = KnownData(setup, exchange, status, control.poll_interrupts)
         self._barriers = Barriers(setup, self._stepper, status, control.poll_interrupts)
         self._initial_state = InitialStateLoader(setup, status, lambda: self._roster)
         self._roster = control.adopt()
@@ -128,8 +128,8 @@ class Loop:
 
     def close(self) -> None:
         """End the committer after its present work."""
-        if self._known_data is not None:
-            self._known_data.close()
+        if self.known_data is not None:
+            self.known_data.close()
         if self.coordinator is not None:
             self.coordinator.close()
 
@@ -231,18 +231,18 @@ class Loop:
             self.coordinator = SaveCoordinator(
                 self._setup, self._exchange, lambda: self._roster, lambda: self._status.recorded.anchor, anchors
             )
-        if self._known_data is not None and self.coordinator is not None:
-            self._known_data.look(self.coordinator.committer)
-        elif self._known_data is not None:
-            self._known_data.close()
+        if self.known_data is not None and self.coordinator is not None:
+            self.known_data.look(self.coordinator.committer)
+        elif self.known_data is not None:
+            self.known_data.close()
 
     def _join(self, group: Group) -> None:
         """Join the group: agree on a dense state with all others, and have every push up to it sent."""
         poll_interrupts, state = self._control.poll_interrupts, self._stepper.state
         survived = group.join(state, lambda: self._initial_state.provide(state, poll_interrupts), poll_interrupts)
         assert state.done != NO_STATE, "members of a group have a dense state"
-        if self._known_data is not None:
-            self._known_data.on_group_formed(group)
+        if self.known_data is not None:
+            self.known_data.on_group_formed(group)
         if not survived and state.reached < self._setup.last_step:
             try:
                 self._stepper.shards.await_ready()
@@ -342,7 +342,7 @@ class Loop:
 
         Returns the result at the end of the job, None once there are steps to train.
         """
-        stepper, began, known_data = self._stepper, monotonic(), self._known_data
+        stepper, began, known_data = self._stepper, monotonic(), self.known_data
         ends = self._barriers.ends()
         idles = known_data is not None and not ends
         waiting = TrainerState.TRAINING if idles else TrainerState.MEETING
@@ -374,10 +374,11 @@ class Loop:
         return None
 
     def _result(self, anchor: AnchorRef) -> Result:
-        state, report = self._stepper.state, self._status.updated
+        state, report = self._stepper.state, self._status.report()
         evaluation = report.evaluation and replace(report.evaluation, groups=(), rest=None)
-        total, scores = self._setup.order.total_samples, state.scores.report_fields()
-        return Result(anchor, state.lost, **scores, evaluation=evaluation, best=report.best, total_samples=total)
+        total, voids = self._setup.order.total_samples, report.data.voids if report.data else 0
+        result = Result(anchor, state.lost, **state.scores.report_fields(), total_samples=total, voids=voids)
+        return replace(result, evaluation=evaluation, best=report.best)
 
     def _anchor_of_all(self, coordinator: SaveCoordinator) -> AnchorRef | None:
         """Return the anchor of the step at which all trainers wait, None until it is committed."""

@@ -42,7 +42,6 @@ from cpr_trainer.trainer.control import ControlSignals, Finished, RosterChanged,
 from cpr_trainer.trainer.frozen_inputs import FrozenInputs
 from cpr_trainer.trainer.loop import Loop, MakeGroup
 from cpr_trainer.trainer.resume import TrainerControlBlock
-from cpr_trainer.trainer.save_coordinator import SaveCoordinator
 from cpr_trainer.trainer.setup import Setup, is_new_job
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.status import ReportCollector, StatusPublisher
@@ -136,7 +135,7 @@ def _train(
         def fill_in(report: TrainerReport) -> TrainerReport:
             if control_block is not None:
                 report = replace(report, in_place_s=control_block.in_place_s)
-            return _looked_up(report, exchange, loop.group, loop.coordinator, setup.job)
+            return _looked_up(report, exchange, loop, setup.job)
 
         status.fill_in = fill_in
         with closing(setup.trace), tracking(trackers, status.report, lambda: loop.coordinator is not None):
@@ -264,10 +263,9 @@ def _first_report(environment: Environment, process_number: int) -> TrainerRepor
     )
 
 
-def _looked_up(
-    report: TrainerReport, exchange: Exchange, group: Group | None, coordinator: SaveCoordinator | None, job: JobSpec
-) -> TrainerReport:
-    """Return the report with missing and unresponsive members, and the leader's saves."""
+def _looked_up(report: TrainerReport, exchange: Exchange, loop: Loop, job: JobSpec) -> TrainerReport:
+    """Return the report with missing and unresponsive members, the data so far, and the leader's saves."""
+    group, coordinator = loop.group, loop.coordinator
 
     def unresponsive(for_s: float) -> tuple[str, ...]:
         trainers = group.unresponsive(for_s) if group else ()
@@ -278,6 +276,8 @@ def _looked_up(
         trainers = group.missing() if group else ()
         shards = exchange.unavailable() if report.state in _WAITING else ()
         report = replace(report, waiting_for=_names(ROLE_SHARD, shards) + _names(ROLE_TRAINER, trainers))
+    if loop.known_data is not None:
+        report = replace(report, data=loop.known_data.arrived)
     # Read before the saves, because it follows from them: saves read later are no older.
     forgotten, saved = exchange.forgotten(), exchange.saved()
     if forgotten or coordinator is not None:

@@ -193,6 +193,9 @@ class ReportCollector(Collector):
                 value = getattr(source, field, None)
                 if value is not None:
                     yield kind(name, text, value=float(value))
+        if report.data is not None:
+            lag = max(report.data.samples - report.samples, 0)
+            yield GaugeMetricFamily("cprjob_trainer_data_lag_samples", "Pinned samples that are not trained", value=lag)
         of_groups = GaugeMetricFamily(
             "cprjob_trainer_held_out_group_auc_ratio",
             "Its AUC of the largest groups, and of the rest",
@@ -228,8 +231,14 @@ class ProgressTimer:
 
 
 def progress_line(report: TrainerReport) -> str:
-    """Return step, samples, speed, loss, AUC and the time left at this speed, without unknown values."""
-    parts = [f"step {report.step:,}", f"{report.samples:,} of {report.total_samples:,} samples"]
+    """Return step, samples, speed, loss, AUC and the time left at this speed, without unknown values.
+
+    Until data that arrives has ended, the line has the samples that are pinned and not trained, and no time.
+    """
+    data = report.data
+    lag = max(data.samples - report.samples, 0) if data is not None else 0
+    total = f" of {report.total_samples:,} samples" if data is None or data.ended else f" samples, {lag:,} to go"
+    parts = [f"step {report.step:,}", f"{report.samples:,}{total}"]
     if report.samples_per_s:
         parts.append(f"{report.samples_per_s:,.0f} samples/s")
     if report.loss is not None:
@@ -238,7 +247,7 @@ def progress_line(report: TrainerReport) -> str:
         parts.append(f"AUC {report.auc:.4f}")
     if report.evaluation is not None and report.evaluation.auc is not None:
         parts.append(f"held-out AUC {report.evaluation.auc:.4f} at step {report.evaluation.step:,}")
-    if report.samples_per_s:
+    if report.samples_per_s and (data is None or data.ended):
         left_s = max(report.total_samples - report.samples, 0) / report.samples_per_s
         parts.append(f"ETA {timedelta(seconds=round(left_s))}")
     return ", ".join(parts)

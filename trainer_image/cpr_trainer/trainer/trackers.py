@@ -216,7 +216,8 @@ class Tracking:
             self._next_s = now + EVERY_S
             self._each(lambda _: None)  # opens them early: packages take seconds to load
         report = self._report()
-        if now >= self._next_s or report.samples == report.total_samples:
+        ended = report.data is None or report.data.ended
+        if now >= self._next_s or (ended and report.samples == report.total_samples):
             self._next_s = now + EVERY_S
             self._log(report)
 

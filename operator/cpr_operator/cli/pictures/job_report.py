@@ -133,7 +133,7 @@ def facts(report: JobReport) -> tuple[tuple[str, str], ...]:
     speed = overall_speed(status) or progress.samples_per_second
     workers = workers_of(status)
     return (
-        ("trained", trained(progress)),
+        ("trained", trained(status)),
         ("speed", UNKNOWN if speed is None else f"{speed:,.0f} samples/s"),
         ("AUC", _number(progress.auc)),
         ("log loss", _number(progress.logloss)),
