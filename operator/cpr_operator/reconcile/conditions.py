@@ -53,6 +53,7 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("SpillUnavailable", "True", EventReason.SPILL_UNAVAILABLE),
     ("ReplayMemoryShort", "True", EventReason.REPLAY_MEMORY_SHORT),
     ("TableTooSmall", "True", EventReason.TABLE_TOO_SMALL),
+    ("PublishingDegraded", "True", EventReason.PUBLISHING_DEGRADED),
     ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
 )
 _MESSAGE_CHARS = 4096
@@ -127,15 +128,20 @@ def record_events(state: ReconcileState) -> ReconcileState:
     events = []
     if status.phase == "Running" and before.phase == "Starting":
         events.append(Event("Normal", EventReason.RUNNING, "all pods are ready", f"running-{status.counters.group}"))
+    events += condition_events(before, status)
+    for pod, refusal in state.observed.refusals.items():
+        events.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
+    return state.to(status, *events)
+
+
+def condition_events(before: Status, status: Status) -> Iterator[Event]:
+    """Yield an event for each condition of `WARNINGS` that has become bad, or is bad for another reason."""
     for kind, wrong, reason in WARNINGS:
         old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
         if new is None or new.status != wrong or new.reason in EXPECTED:
             continue
         if old is None or old.reason != new.reason:
-            events.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
-    for pod, refusal in state.observed.refusals.items():
-        events.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
-    return state.to(status, *events)
+            yield Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}")
 
 
 def suspended(state: ReconcileState) -> ConditionUpdate:
