@@ -21,6 +21,7 @@ from support.documents import (
     bound,
 )
 from support.dynamic_cases import DYNAMIC_BOUNDS
+from support.follow_cases import FOLLOW_BOUNDS
 
 
 def many_features(count: int) -> Edits:
@@ -239,4 +240,5 @@ BOUNDS = (
     bound("spec.failurePolicy.restartLimit.count", 0, 1001),
     bound("spec.failurePolicy.silenceSeconds", 1, 0),
     Case("spec.data.batchSzie", {"spec.data.batchSize": 1}, {"spec.data.batchSzie": 1}),
+    *FOLLOW_BOUNDS,
 )

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
-from support.documents import ABSENT, AUC_DROP, Edits
+from support.documents import ABSENT, AUC_DROP, CRITEO, Edits
+from support.follow_cases import FOLLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ CHANGES = (
     ),
     _frozen("model", {"spec.model.tables.0.rows": 11}),
     _frozen("data", {"spec.data.samples": 1001}),
+    _frozen("data", {"spec.data.follow": {}}, before=CRITEO),
+    _frozen("data", {"spec.data.follow": ABSENT, "spec.data.epochs": 1}, before=FOLLOW),
+    _frozen("data", {"spec.data.follow.until": "2026-12-31T00:00:00Z"}, before=FOLLOW),
     _frozen("evaluation", {"spec.evaluation.samples": 10}),
     _frozen("trainers.denseSync", {"spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}}),
     _frozen("trainers.sparseUpdates", {"spec.trainers.sparseUpdates": "PerPush"}),

@@ -16,6 +16,7 @@ from support.documents import (
     Case,
 )
 from support.dynamic_cases import DYNAMIC_RULES
+from support.follow_cases import FOLLOW_RULES
 from support.optimizer_cases import OPTIMIZERS, ROW_WISE
 
 #: The largest AUC drop that needs no sensitivity.
@@ -387,4 +388,5 @@ RULES = (
         AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 1.01 * MOST_GUESSED}},
         "allows a portion of lost samples above 0.5",
     ),
+    *FOLLOW_RULES,
 )

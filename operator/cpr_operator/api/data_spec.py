@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from cpr_contract.model import MAX_FEATURES, MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES
 from cpr_contract.spec import DataFormat, StopMetric
-from cpr_operator.api.base import ColumnName, Entrypoint, SpecModel, Uri
+from cpr_operator.api.base import ColumnName, Entrypoint, SpecModel, Uri, epoch
 from cpr_operator.api.rules import data_rules as rules
+from cpr_operator.api.rules.rule import fail
 from cpr_operator.api.snapshots_spec import Endpoint
 
 LabelText = Annotated[str, Field(max_length=64)]
@@ -81,6 +82,38 @@ class Csv(SpecModel):
     and numbers, and true and false as categories, as booleans of Parquet are."""
 
 
+#: Of the times that Kubernetes reads, those that Python reads the same.
+_RFC_3339 = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})$"
+
+
+def _check_time(value: str) -> str:
+    try:
+        epoch(value)
+    except ValueError as error:
+        fail("spec.data.follow.until", f"{value} is no time: {error}", "state one, such as 2026-12-31T00:00:00Z")
+    return value
+
+
+_Time = Annotated[
+    str,
+    Field(max_length=32, pattern=_RFC_3339, json_schema_extra={"format": "date-time"}),
+    AfterValidator(_check_time),
+]
+
+
+class Follow(SpecModel):
+    """Data that grows: files that come after the start are trained, too, in the order in which they are found."""
+
+    every_seconds: Annotated[int, Field(ge=1, le=86400)] = 30
+    """Seconds between two looks for new files. A file is trained once two looks have found it unchanged."""
+    until: _Time | None = None
+    """The end of the data in RFC 3339 with an offset, such as 2026-12-31T00:00:00Z. Files that are found before are
+    trained, and the job then ends as one without `follow` does. Default: no end."""
+    idle: Literal["Wait", "Finish"] = "Wait"
+    """When all samples are trained and a look finds no file. Wait: the job waits for more, with the condition CaughtUp.
+    Finish: the data has ended."""
+
+
 class Data(SpecModel):
     """The samples to train on, their order and their batches."""
 
@@ -106,9 +139,11 @@ class Data(SpecModel):
     csv: Csv | None = None
     """The syntax of CSV or TSV that another program wrote."""
     epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Number of passes over the data."""
+    """Number of passes over the data. With `follow` it is 1."""
     samples: Annotated[int, Field(ge=1, le=2**50)] | None = None
     """Number of samples to train. Data in files is repeated or truncated to this length."""
+    follow: Follow | None = None
+    """Trains files that come while the job runs. Default: files that come after the start are not trained."""
     batch_size: Annotated[int, Field(ge=1, le=2**20)] = 2048
     """Samples per step, over all trainers."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

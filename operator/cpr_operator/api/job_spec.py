@@ -11,9 +11,9 @@ from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_LENGTH, pack, to_json
 from cpr_contract.model import CrossSpec, FeatureSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec, TableSpec
 from cpr_contract.model import ModelSpec as ContractModel
-from cpr_operator.api.base import SpecModel
+from cpr_operator.api.base import SpecModel, epoch
 from cpr_operator.api.cprjob_spec import CPRJobSpec
-from cpr_operator.api.data_spec import Columns, Data, Evaluation
+from cpr_operator.api.data_spec import Columns, Data, Evaluation, Follow
 from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
 from cpr_operator.api.model_spec import Interaction, ModelSpec, Table
 from cpr_operator.api.optimizer_spec import DenseOptimizer, TableOptimizer
@@ -100,8 +100,13 @@ def _data(data: Data) -> contract.DataSpec:
         columns=None if data.columns is None else _columns(data.columns),
         store=None if data.store is None else _copied(contract.EndpointSpec, data.store),
         csv=None if data.csv is None else _copied(contract.CsvSpec, data.csv),
-        follow=None,
+        follow=None if data.follow is None else _follow(data.follow),
+        epochs=data.epochs if data.follow is None else data.epochs or 1,
     )
+
+
+def _follow(follow: Follow) -> contract.FollowSpec:
+    return _copied(contract.FollowSpec, follow, every_s=float(follow.every_seconds), until_s=epoch(follow.until))
 
 
 def _model(model: ModelSpec, columns: Columns | None) -> ContractModel:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from cpr_operator.api.rules.data_rules import OF_DATA, OF_INPUTS
+from cpr_operator.api.rules.follow_rules import OF_FOLLOW
 from cpr_operator.api.rules.job_rules import NAME, OF_BUDGET, OF_DYNAMIC, OF_EVALUATION, OF_JOB, OF_RESTORE
 from cpr_operator.api.rules.model_rules import OF_MODEL, OF_OPTIMIZERS
 
@@ -19,6 +20,7 @@ OF_SPEC = (
     *OF_OPTIMIZERS,
     *OF_DATA,
     *OF_INPUTS,
+    *OF_FOLLOW,
     *OF_BUDGET,
     *OF_RESTORE,
 )

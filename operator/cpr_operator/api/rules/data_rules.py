@@ -30,9 +30,9 @@ OF_DATA = (
     ),
     Rule(
         "spec.data/samples",
-        "state exactly one of epochs and samples",
+        "state exactly one of epochs and samples, unless spec.data.follow is stated",
         "remove one of the two, or add one",
-        "has(self.epochs) != has(self.samples)",
+        "has(self.follow) || has(self.epochs) != has(self.samples)",
     ),
     Rule(
         "spec.data/samples",
