@@ -25,7 +25,7 @@ from cprjob_bench.commands.machine_load import open_gauge
 from cprjob_bench.commands.systems import CprJob, JobRun, Run
 from cprjob_bench.commands.windows import Window, measure_alternately
 
-PUBLISHED, SILENT = "published", "silent"
+PUBLISHED, UNPUBLISHED = "published", "unpublished"
 #: Capacity of the table of items, dim of the vectors, samples of a step.
 _ITEMS, _DIM, _BATCH = 1 << 17, 16, 256
 #: Clicks in each file of the backlog, and files of it: more than any window trains.
@@ -98,7 +98,7 @@ def result(fresh: Freshness, windows: Mapping[str, Sequence[Window]], holds: Hol
     """Return percentiles of the seconds to a served vector, the throughput ratio, and the longest hold of a lookup."""
     served, published = _percentiles(fresh.served_s), _percentiles(fresh.published_s)
     speeds = {name: median(each.samples_per_s for each in found) for name, found in windows.items()}
-    pairs = zip(windows[PUBLISHED], windows[SILENT], strict=True)
+    pairs = zip(windows[PUBLISHED], windows[UNPUBLISHED], strict=True)
     ratio = median(mine.samples_per_s / its.samples_per_s for mine, its in pairs)
     cpu = {name: _cpu_us(found) for name, found in windows.items()}
     document = {
@@ -127,7 +127,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str | Table]:
     yield shown
     yield f"{found['clicks']:,} clicks, {found['not_served']:,} of them not served"
     speeds = found["samples_per_s"]
-    ratio = f"{found['throughput_ratio']:.3f} of {speeds[SILENT]:,.0f} samples/s without publishing"
+    ratio = f"{found['throughput_ratio']:.3f} of {speeds[UNPUBLISHED]:,.0f} samples/s without publishing"
     yield f"training with publishing: {speeds[PUBLISHED]:,.0f} samples/s, {ratio}"
     for name, roles in found["cpu_us_per_sample"].items():
         yield f"{name}, processor us per sample: " + ", ".join(f"{role} {us:.1f}" for role, us in roles.items())
@@ -189,7 +189,7 @@ async def _measure(
         await _run(environment, "clicks", "--rows", _BACKLOG_ROWS, "--to", first)
         for number in range(1, _BACKLOG_FILES):
             os.link(first, data / f"clicks-{number:06d}.csv")
-        jobs = {name: document(name, data, folder, publishes=name == PUBLISHED) for name in (PUBLISHED, SILENT)}
+        jobs = {name: document(name, data, folder, publishes=name == PUBLISHED) for name in (PUBLISHED, UNPUBLISHED)}
         systems = [_Job(name, job, environment) for name, job in jobs.items()]
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
             windows = await measure_alternately(systems, folder, options.repeats, options.window_s, gauge, _BATCH, err)

@@ -43,7 +43,7 @@ class _Written:
 
 
 def write_backlog(to: Path, rows: int) -> None:
-    """Write a file of clicks, a few items of which have most clicks, as in logs of users."""
+    """Write a file of clicks, most of them on a few items, as in logs of users."""
     items = np.random.default_rng(0).zipf(_SKEW, size=rows) % rows
     write_clicks(to, items.tolist(), seed=0)
 

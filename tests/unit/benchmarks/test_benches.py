@@ -94,7 +94,7 @@ def test_freshness_has_percentiles_of_served_clicks_and_the_ratio_of_paired_wind
     fresh = Freshness(202, tuple(each / 10 for each in range(101)), tuple(each / 20 for each in range(101)))
     windows = {
         freshness_bench.PUBLISHED: [window(90.0, 2.56), window(50.0, 2.56), window(99.0, 2.56)],
-        freshness_bench.SILENT: [window(100.0, 0.0), window(50.0, 0.0), window(100.0, 0.0)],
+        freshness_bench.UNPUBLISHED: [window(100.0, 0.0), window(50.0, 0.0), window(100.0, 0.0)],
     }
     holds = Holds(1000, 20, (0.5, 0.7, 0.6), (0.001, 0.004), (0.0, 0.001))
     found = freshness_bench.result(fresh, windows, holds).document

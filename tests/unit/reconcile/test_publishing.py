@@ -88,8 +88,8 @@ def test_pause_before_a_publisher_doubles_with_each_failure_in_a_row(training: R
     least = PAUSES * training.timing.changing_s
     assert pauses == pytest.approx([least * 2 ** min(times, DOUBLINGS) for times in range(len(pauses))])
     assert observed.before.publisher_failures == len(pauses)
-    asked = publisher(20, "Succeeded", container=ContainerView("Terminated", "Completed", "", 0))
-    assert reconcile(replace(observed, publishers=(asked,))).status.publisher_failures == len(pauses)
+    ended = publisher(20, "Succeeded", container=ContainerView("Terminated", "Completed", "", 0))
+    assert reconcile(replace(observed, publishers=(ended,))).status.publisher_failures == len(pauses)
     report = PublisherReport(CONTRACT_VERSION, training.job.id.uid, Published(1, "a", 1, 64, 5.0))
     published = replace(observed, publishers=(publisher(21),), publisher_report=report)
     assert reconcile(published).status.publisher_failures == 0
