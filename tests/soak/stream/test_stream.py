@@ -1,6 +1,7 @@
 """Clicks come as files while shards, the trainer and the publisher are killed in turn, and a follower has the models.
 
-Days are compressed into minutes: a file, a look, a save and a publication are each due within a second.
+Days are compressed into minutes: a file, a look, a save and a publication are each due within a second. The store is a
+folder, which no test can kill; `tests/soak/stores` has servers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -39,18 +39,18 @@ from support.runs import CPRJOB
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(1800, func_only=True)]
 
-#: Clicks in a file, and seconds until the data ends.
-CLICKS, DATA_S = 100, 150
+#: Clicks in a file, seconds between two files, and how often each process is killed.
+CLICKS, EVERY_S, ROUNDS = 100, 0.25, 2
 KILLED = ((env.ROLE_SHARD, 0), (env.ROLE_PUBLISHER, 0), (env.ROLE_TRAINER, 0), (env.ROLE_SHARD, 1))
 
 
 @dataclass
 class Clicks:
-    """The folder of the data, to which files come until `end_s`."""
+    """The folder of the data, to which files come."""
 
     folder: Path
-    end_s: float
     files: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
 
     def write(self) -> None:
         """Write a file of clicks on new items."""
@@ -66,13 +66,12 @@ class Clicks:
         try:
             yield
         finally:
-            self.end_s = 0.0
+            self.over.set()
             thread.join()
 
     def _write_all(self) -> None:
-        while time.time() < self.end_s:
+        while not self.over.wait(EVERY_S):
             self.write()
-            time.sleep(0.25)
 
 
 @dataclass
@@ -110,24 +109,23 @@ async def until_published(cluster: LocalCluster, job: JobView, served: Served, m
 
 
 async def train_and_kill(folder: Path, clicks: Clicks, served: Served, manifest: dict[str, object]) -> Status:
-    """Run the job, and kill a process after the other until its data ends."""
+    """Run the job, kill one process after the other while clicks come, and end its data."""
     async with open_cluster(folder, os.environ) as cluster:
-        job, kills = cluster.create_job(manifest), 0
+        job = cluster.create_job(manifest)
         async with operating(cluster, job, Timing(changing_s=0.2)):
             with clicks.coming():
                 await until_published(cluster, job, served, 1)
-                while time.time() < clicks.end_s - 30:
-                    role, index = KILLED[kills % len(KILLED)]
-                    pod = running_pod(await cluster.list_pods(job), role, index)
-                    if pod is not None and cluster.signal_pod(job.namespace, pod.name, signal.SIGKILL):
-                        kills += 1
+                for role, index in ROUNDS * KILLED:
+                    while (pod := running_pod(await cluster.list_pods(job), role, index)) is None:  # noqa: ASYNC110 -- there is no event
+                        await asyncio.sleep(0.1)
+                    assert cluster.signal_pod(job.namespace, pod.name, signal.SIGKILL)
                     await until_published(cluster, job, served, 2)
                     served.copy()
+            await asyncio.to_thread(end_data, await status_of(cluster, job), clicks.files * CLICKS)
             while (status := await status_of(cluster, job)).phase != "Succeeded" or not is_published(status):
                 assert status.phase != "Failed", status.conditions
                 served.look()
                 await asyncio.sleep(0.1)
-        assert kills >= len(KILLED)
         return status
 
 
@@ -135,9 +133,26 @@ def is_published(status: Status) -> bool:
     return status.result is not None and status.published is not None and status.published.anchor == status.result.key
 
 
-def trained(job: JobSpec) -> Counter[int]:
+def followed_by(status: Status) -> tuple[FollowedData, JobSpec]:
+    """Return the data of a job by the pins in its store, and the job."""
+    assert status.runtime is not None
+    job = from_json(JobSpec, status.runtime.job_spec)
+    return FollowedData(job.data, job.job_uid, open_store(job.snapshots.store, None, None)), job
+
+
+def end_data(status: Status, rows: int) -> None:
+    """Pin the end once all rows are pinned. The leader may pin void samples at the same time."""
+    followed, job = followed_by(status)
+    while not followed.order.has_ended:
+        followed.read()
+        if sum(segment.rows for segment in followed.order.segments) == rows:
+            followed.pin([], -followed.order.known_samples % job.data.batch_size, end=True)
+        time.sleep(0.1)
+
+
+def trained(status: Status) -> Counter[int]:
     """Return how often the order of samples has each row of the pinned files."""
-    followed = FollowedData(job.data, job.job_uid, open_store(job.snapshots.store, None, None))
+    followed, _ = followed_by(status)
     followed.read()
     assert followed.order.has_ended
     rows: Counter[int] = Counter()
@@ -150,11 +165,10 @@ def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(
     folders = {name: tmp_path / name for name in ("data", "work", "copies")}
     for folder in folders.values():
         folder.mkdir()
-    clicks = Clicks(folders["data"], time.time() + DATA_S)
+    clicks = Clicks(folders["data"])
     clicks.write()
     manifest = document("stream", folders["data"], tmp_path, publishes=True)
     spec = manifest["spec"]
-    spec["data"]["follow"]["until"] = datetime.fromtimestamp(clicks.end_s + 5, UTC).isoformat()
     spec["accuracyBudget"] = {"portionOfLostSamples": 0}
     spec["recovery"] = {"replay": {"mode": "Required"}}
     spec["failurePolicy"] = {"silenceSeconds": 60, "restartLimit": {"count": 1000}}
@@ -164,9 +178,7 @@ def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(
         status = asyncio.run(train_and_kill(folders["work"], clicks, served, manifest))
         follower.update()
         served.copy()
-    assert status.runtime is not None
-    job = from_json(JobSpec, status.runtime.job_spec)
-    assert trained(job) == Counter(range(clicks.files * CLICKS))
+    assert trained(status) == Counter(range(clicks.files * CLICKS))
     assert status.ledger.ranges == ()
     assert served.sequences == sorted(served.sequences), "the chain never goes back"
     assert served.follower.model.about["anchor"] == status.result.key if status.result else ""
@@ -180,4 +192,4 @@ def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(
         subprocess.run((*command, "--to", str(exported)), check=True)
         assert files_of(copy) == files_of(exported)
         compared += 1
-    assert compared >= len(KILLED)
+    assert compared >= ROUNDS
