@@ -179,7 +179,7 @@ def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(
         follower.update()
         served.copy()
     assert trained(status) == Counter(range(clicks.files * CLICKS))
-    assert status.ledger.ranges == ()
+    assert not any(status.ledger.ranges), "nothing is lost"
     assert served.sequences == sorted(served.sequences), "the chain never goes back"
     assert served.follower.model.about["anchor"] == status.result.key if status.result else ""
     compared = 0
