@@ -4,7 +4,8 @@ A process reads the job's spec from `CPR_SPEC` and a request as JSON from its st
 line. The documents have no contract version: both ends are of one installation, on one machine.
 
 `SavingExperiment` and `SavingReport` belong to `cprjob bench priority`; `Counts` and `RedundancyDocument` belong to
-`cprjob bench redundancy`; `SnapshotBench` and `BenchReport` belong to `cprjob bench snapshot` (a job with one shard).
+`cprjob bench redundancy`; `SnapshotBench` and `BenchReport` belong to `cprjob bench snapshot` (a job with one shard);
+`Freshness` and `Holds` belong to `cprjob bench freshness`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from cpr_contract.requests import TrialReport
 
 #: The variable of a member with the name of its file of counts.
 COUNTS_FILE = "CPR_BENCH_COUNTS"
+#: The users of clicks, by number from 0.
+CLICK_USERS = 10_000
 #: The variable of a member that selects ECRec's parity.
 EAGER = "CPR_BENCH_EAGER"
 
@@ -257,3 +260,30 @@ class BenchReport:
     done: int
     total: int
     figures: SnapshotMetrics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """The number of clicks that were written, and seconds from a click to the changed vector of its id.
+
+    served_s: until a follower has it, for each click that it served. published_s: the part until the entry is written.
+    """
+
+    clicks: int
+    served_s: tuple[float, ...]
+    published_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """How long lookups were held, in seconds: they were blocked, and other threads of their process ran meanwhile.
+
+    rows: of each of two tables. changed: rows of each table in a delta. update_s: duration of each update of the
+    follower. updating_s, idle_s: the longest hold of a lookup during each, and in the second before.
+    """
+
+    rows: int
+    changed: int
+    update_s: tuple[float, ...]
+    updating_s: tuple[float, ...]
+    idle_s: tuple[float, ...]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from cpr_contract.codec import to_json
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode
 from cpr_trainer.process import loading_torch, run_role
@@ -48,6 +49,24 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cprjob_bench.roles.worker_choice import run as choose_workers
 
             choose_workers(environ, options.to)
+        case "clicks":
+            from cprjob_bench.roles.freshness import write_backlog
+
+            write_backlog(options.to, options.rows)
+        case "freshness":
+            from cprjob_bench.roles.freshness import measure as follow_clicks
+
+            found = follow_clicks(
+                options.data, options.chain, options.folder, options.seconds, options.every, options.rows
+            )
+            sys.stdout.write(to_json(found) + "\n")
+        case "hold":
+            with loading_torch(environ):
+                from cprjob_bench.roles.follower_hold import measure as measure_holds
+
+            sys.stdout.write(
+                to_json(measure_holds(options.folder, options.mib, options.updates, options.changed)) + "\n"
+            )
         case "samples":
             from cprjob_bench.roles.samples import run as write_samples
 
@@ -83,6 +102,21 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--rows", required=True, type=int, help="rows of each table")
     sweep.add_argument("--tables", required=True, type=int, help="number of tables")
     sweep.add_argument("--to", required=True, type=Path, help="the file")
+    clicks = roles.add_parser("clicks", help="write a file of clicks, most of them on a few items")
+    clicks.add_argument("--rows", required=True, type=int, help="number of clicks")
+    clicks.add_argument("--to", required=True, type=Path, help="the file, in a folder of its own")
+    freshness = roles.add_parser("freshness", help="write clicks into followed data, and time their way to a follower")
+    freshness.add_argument("--data", required=True, type=Path, help="the folder of the data")
+    freshness.add_argument("--chain", required=True, help="the URI of the published models")
+    freshness.add_argument("--folder", required=True, type=Path, help="the folder of the follower")
+    freshness.add_argument("--seconds", required=True, type=float, help="for how long clicks are written")
+    freshness.add_argument("--every", required=True, type=float, help="seconds between two files of clicks")
+    freshness.add_argument("--rows", required=True, type=int, help="number of clicks in a file")
+    hold = roles.add_parser("hold", help="time lookups in a model while a follower applies deltas")
+    hold.add_argument("--folder", required=True, type=Path, help="an empty folder")
+    hold.add_argument("--mib", required=True, type=int, help="size of the model")
+    hold.add_argument("--updates", required=True, type=int, help="number of deltas")
+    hold.add_argument("--changed", required=True, type=float, help="portion of rows in a delta")
     for role in (ROLE_TRAINER, ROLE_SHARD):
         roles.add_parser(role, help="run this member of a job with counters, as the environment describes it")
     roles.add_parser("gauge", help="time a fixed matrix product for each line of stdin, in GFLOP/s")

@@ -1,6 +1,7 @@
 """`cprjob` on the cluster, by a user who may edit one namespace and has no credentials of the store.
 
-A job is submitted and watched while a shard is killed, and its model is fetched by a pod.
+A job is submitted and watched while a shard is killed, and its model is fetched by a pod. It publishes models while it
+trains: its publisher is deleted, and the last model of the chain is the one that was fetched.
 """
 
 import json
@@ -8,12 +9,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from cluster.harness import Space, until
+from cluster.harness import Cluster, Space, until
+from cluster.harness.store import BUCKET
 from cluster.jobs import ENDLESS, Run, failures, manifest
+from cprjob_serving import Follower
+from cprjob_serving.sources import source_of
+from support.published_job import files_of
 
 BIN = Path(sys.executable).parent
 JOB = "by-cprjob"
@@ -43,11 +49,27 @@ class Cprjob:
             )
 
 
+def delete_publisher(run: Run) -> None:
+    """Delete the publisher's pod without a grace period, and wait until another one has continued its chain."""
+    before = run.wait("publishes", lambda status: "published" in status, within_s=120)["published"]["sequence"]
+    (pod,) = run.space.pods(job=run.name, role="publisher")
+    run.space.delete_pod(pod.name, force=True)
+    run.wait("publishes again", lambda status: status["published"]["sequence"] > before + 1, within_s=120)
+    (successor,) = run.space.pods(job=run.name, role="publisher")
+    assert successor.uid != pod.uid
+
+
+def is_published(status: dict[str, Any]) -> bool:
+    return bool(status["published"]["anchor"] == status["result"]["key"])
+
+
 @pytest.mark.timeout(600, func_only=True)
-def test_cprjob_submits_watches_kills_and_exports(space: Space, tmp_path: Path) -> None:
+def test_cprjob_submits_watches_kills_and_exports(cluster: Cluster, space: Space, tmp_path: Path) -> None:
     cprjob = Cprjob(space.editor(tmp_path), tmp_path)
     file, shown, log = tmp_path / "job.yaml", tmp_path / "watch.log", tmp_path / "shard-1.log"
+    chain = f"s3://{BUCKET}/{space.name}-models"
     small = {"data": DATA, "trainers__replicas": 1, "shards__replicas": 2}
+    small["publish"] = {"to": chain, "everySeconds": 1}
     file.write_text(yaml.safe_dump(manifest(JOB, **small)), "utf-8")
     watch = cprjob.start(shown, "submit", str(file), "--watch")
     tail = None
@@ -59,6 +81,7 @@ def test_cprjob_submits_watches_kills_and_exports(space: Space, tmp_path: Path) 
         until("the log is shown", lambda: STARTS in log.read_text("utf-8"), 120)
         run.reach(0.01)
         assert f"killed shard/1 (pod {JOB}-" in cprjob("chaos", JOB, "--kill", "shard/1")
+        delete_publisher(run)
         run.speed_up()
         until("the log has both pods", lambda: log.read_text("utf-8").count(STARTS) == 2, 60)
         assert watch.wait(180) == 0, shown.read_text("utf-8")
@@ -80,5 +103,13 @@ def test_cprjob_submits_watches_kills_and_exports(space: Space, tmp_path: Path) 
     model = json.loads((tmp_path / "model" / "model.json").read_text("utf-8"))
     assert (model["anchor"], model["samples"]) == (run.status()["result"]["key"], total)
     assert len(list((tmp_path / "model" / "tables").iterdir())) == len(model["model"]["tables"])
+    over = run.wait("has published its model", is_published, within_s=180)
+    follower = Follower(chain, tmp_path / "followed", source=source_of(chain, cluster.store.environment()))
+    try:
+        follower.update()
+        assert follower.sequence == over["published"]["sequence"]
+        assert files_of(follower.model.folder) == files_of(tmp_path / "model")
+    finally:
+        follower.stop()
     tools = ("get", "pods", "--selector", "app.kubernetes.io/component=tool", "-o", "name")
     until("no pod of cprjob is left", lambda: space.kubectl(*tools) == "", 120)

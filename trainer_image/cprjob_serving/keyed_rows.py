@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from cprjob_serving.hashes import GOLDEN, U64, Floats, Ints, mix64
 from cprjob_serving.tensor_files import head, tensors
 
+#: Rows of any type, [n] or [n, D].
+Rows = NDArray[Any]
 #: A float32 holds whole numbers with this number of bits exactly.
 _BITS = 24
-_ROWS_AT_ONCE = 1 << 16
+_BYTES_AT_ONCE = 1 << 20
 
 
 def table_hashes(seed: int, tables: Ints) -> U64:
@@ -109,31 +111,34 @@ def head_of(count: int, dim: int) -> bytes:
 def write_changed(base: KeyedRows, changed: KeyedRows, removed: U64, to: Path) -> None:
     """Write the rows of a base with those of a delta into a file. removed: uint64 [r], keys that are no longer there.
 
-    Takes the memory of the keys, and of some vectors. Raises OSError.
+    Takes the memory of the delta, and of some rows. Raises OSError.
     """
-    leaves = np.zeros(len(base), np.bool_)
-    for keys in (changed.keys, removed):
-        places, found = base.find(keys)
-        leaves[places[found]] = True
-    stays = np.flatnonzero(~leaves)
-    keys = np.concatenate((base.keys[stays], changed.keys))
-    order = np.argsort(keys, kind="stable")
+    places, known = base.find(changed.keys)
+    removed_places, are_there = base.find(removed)
+    leaves = np.union1d(places[known], removed_places[are_there])
     with to.open("wb") as file:
-        file.write(head_of(len(keys), changed.weight.shape[1]))
-        file.write(keys[order].data)
-        for vectors in _merged(base.weight, stays, changed.weight, order):
-            file.write(vectors.data)
+        file.write(head_of(len(base) - len(leaves) + len(changed), changed.weight.shape[1]))
+        for rows in _merged(base.keys, changed.keys, leaves, places):
+            file.write(rows.data)
+        for rows in _merged(base.weight, changed.weight, leaves, places):
+            file.write(rows.data)
 
 
-def _merged(base: Floats, stays: Ints, changed: Floats, order: Ints) -> Iterator[Floats]:
-    """Yield vectors, some at a time: `order` has their places in those that stay, followed by the changed ones."""
-    for first in range(0, len(order), _ROWS_AT_ONCE):
-        places = order[first : first + _ROWS_AT_ONCE]
-        of_base = places < len(stays)
-        vectors = np.empty((len(places), changed.shape[1]), np.float32)
-        vectors[of_base] = base[stays[places[of_base]]]
-        vectors[~of_base] = changed[places[~of_base] - len(stays)]
-        yield vectors
+def _merged(base: Rows, changed: Rows, leaves: Ints, places: Ints) -> Iterator[Rows]:
+    """Yield the rows of `base` without those at the places `leaves`, with row i of `changed` before that at places[i].
+
+    Both lists of places ascend. A part of the rows is small, because memory is released with the lock of the
+    interpreter, for which the readers of a follower would wait.
+    """
+    step = max(_BYTES_AT_ONCE // (base.itemsize * int(np.prod(base.shape[1:]))), 1)
+    for first in range(0, len(base) + 1, step):
+        of_leaves, of_changed = (slice(*np.searchsorted(each, (first, first + step))) for each in (leaves, places))
+        part, left, new = base[first : first + step], leaves[of_leaves] - first, places[of_changed] - first
+        if len(left):
+            part = np.delete(part, left, axis=0)
+        if len(new):
+            part = np.insert(part, new - np.searchsorted(left, new), changed[of_changed], axis=0)
+        yield part
 
 
 def _rounded(values: Floats) -> Floats:

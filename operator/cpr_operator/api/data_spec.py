@@ -113,6 +113,11 @@ class Follow(SpecModel):
     """When all samples are trained and a look finds no file. Wait: the job waits for more, with the condition CaughtUp.
     Finish: the data has ended."""
 
+    @property
+    def may_end(self) -> bool:
+        """True if the data has an end: by time, or once the job is idle."""
+        return self.until is not None or self.idle == "Finish"
+
 
 class Kafka(SpecModel):
     """The messages of a Kafka topic, and the connection to its brokers, in the terms of Kafka's clients."""

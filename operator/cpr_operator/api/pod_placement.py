@@ -30,8 +30,8 @@ class Toleration(Model):
 class Placement(Model):
     """The node selector and the tolerations that the queue's flavors add to the pods of one role."""
 
-    role: Literal["trainer", "shard", "spare"]
-    """trainer, shard or spare."""
+    role: Literal["trainer", "shard", "spare", "publisher"]
+    """trainer, shard, spare or publisher."""
     node_selector: Annotated[dict[Label, Label], Field(default={}, max_length=64)]
     """Node labels that the pods require."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=64)] = ()
@@ -45,5 +45,5 @@ class Quota(Model):
     """The LocalQueue, by the label kueue.x-k8s.io/queue-name."""
     cluster_queue: Word = ""
     """The ClusterQueue that admitted the job."""
-    placements: Annotated[tuple[Placement, ...], Field(max_length=3)] = ()
+    placements: Annotated[tuple[Placement, ...], Field(max_length=4)] = ()
     """The placement of the pods of each role."""

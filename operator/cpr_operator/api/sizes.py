@@ -18,8 +18,9 @@ _BYTES: dict[Precision, int] = {"fp32": 4, "bf16": 2}
 #: A slot of a dynamic table has an entry, and a cell if ids are admitted later than in their first step. Saves carry
 #: both. A process derives the rest from them.
 _ENTRY_BYTES, _CELL_BYTES, _DERIVED_BYTES = 16, 8, 1.4
-#: A publisher's digest of a row; and its digests, keys and step of a slot of a dynamic table.
-_DIGEST_BYTES, _PUBLISHED_SLOT_BYTES = 8, 36
+#: A publisher's digest of a row. Of a slot of a dynamic table it has two keys, two digests and a step, and while it
+#: compares an anchor a second key, digest and step.
+_DIGEST_BYTES, _PUBLISHED_SLOT_BYTES = 8, 56
 #: The leader saves early once this portion of the memory for pushes is used.
 _FULL = 0.75
 #: The code and buffers of a shard.
@@ -30,6 +31,8 @@ _LOG_BYTES = 48 << 20
 _FLUSHES_BYTES = 24 << 20
 #: A row number in a push has 4 bytes, or 8 in tables with more rows than this. A key of a dynamic table has 8.
 _NARROW_ROWS, _WIDE_BYTES = 2**31, 8
+#: A key in the exported file of a dynamic table; and how often a base is on a publisher's disk while it is written.
+_KEY_BYTES, _BASE_COPIES = 8, 2
 #: During a replay a trainer has at least 2 and at most 8 pushes to a shard in flight. Those after the first 2 are sent
 #: if all of them together have at most 4 MiB.
 _LEAST_FLIGHT, _FLIGHT, _FLIGHT_BYTES = 2, 8, 4 << 20
@@ -65,6 +68,18 @@ class ShardMemory:
     redundancy_bytes: int
     held_bytes: int
     needed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSize:
+    """The size of a publisher: its digests of rows, a whole model's tables, and the disk for them.
+
+    digests_bytes is memory beyond that of a shard, which a publisher may have to load.
+    """
+
+    digests_bytes: int
+    model_bytes: int
+    disk_bytes: int
 
 
 def shard_memory(spec: CPRJobSpec, replay: ReplayPolicy, updates: SparseUpdates) -> ShardMemory:
@@ -151,11 +166,19 @@ def shard_bytes(spec: CPRJobSpec) -> int:
     return _ceil(5 * rows_bytes(spec), 4) + derived + _PROCESS_BYTES
 
 
-def publisher_bytes(model: ModelSpec) -> int:
-    """Return the memory of a publisher for digests of rows, and for keys and steps of dynamic tables (ADR 48)."""
-    static = sum(_DIGEST_BYTES * table.rows for table in model.tables if table.ids != "Dynamic")
-    slots = sum(_ceil(table.rows, PAGE_SLOTS) * PAGE_SLOTS for table in model.tables if table.ids == "Dynamic")
-    return static + _PUBLISHED_SLOT_BYTES * slots
+def publisher_size(model: ModelSpec) -> PublisherSize:
+    """Return the size of a publisher (ADR 48). A base is written twice into its scratch volume."""
+    digests = exported = 0
+    for table in model.tables:
+        vector_bytes = _VALUE_BYTES * (table.dim or model.embedding_dim)
+        if table.ids == "Dynamic":
+            slots = _ceil(table.rows, PAGE_SLOTS) * PAGE_SLOTS
+            digests += _PUBLISHED_SLOT_BYTES * slots
+            exported += (_KEY_BYTES + vector_bytes) * slots
+        else:
+            digests += _DIGEST_BYTES * table.rows
+            exported += vector_bytes * table.rows
+    return PublisherSize(digests, exported, _BASE_COPIES * exported)
 
 
 def redundancy_bytes(spec: CPRJobSpec, replay: ReplayPolicy) -> int:

@@ -85,6 +85,7 @@ ConditionType = Literal[
     "SpillUnavailable",
     "ReplayMemoryShort",
     "TableTooSmall",
+    "PublishingDegraded",
     "CRDOutdated",
     "Complete",
     "Failed",
@@ -313,6 +314,9 @@ class Status(Model):
     """The best evaluation so far, with spec.evaluation.earlyStop."""
     published: PublishedModel | None = None
     """The newest published model, with spec.publish."""
+    publisher_failures: Count = 0
+    """Publishers that have failed one after the other since a model was published. Each doubles the pause before the
+    next one, up to five minutes."""
     plan: Plan | None = None
     """The plan in force."""
     budget: Budget | None = None

@@ -17,7 +17,14 @@ from cpr_operator import policy
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.data_spec import Follow
 from cpr_operator.api.frozen_settings import replay_in_force, sparse_updates, worker_count
-from cpr_operator.api.sizes import ShardMemory, dense_size, shard_memory, step_traffic, steps_until_full
+from cpr_operator.api.sizes import (
+    ShardMemory,
+    dense_size,
+    publisher_size,
+    shard_memory,
+    step_traffic,
+    steps_until_full,
+)
 from cpr_operator.api.validate import parse_document, parse_spec, parse_status, validate
 from cpr_operator.cli.command_errors import DocumentError
 from cpr_operator.cli.console import plain_table, show_invalid
@@ -102,6 +109,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
             "workers": workers.to_dict(),
             "sparse_updates": updates.to_dict(),
             "shard_memory": asdict(memory),
+            "publisher": None if spec.publish is None else asdict(publisher_size(spec.model)),
             "dense_network": None if dense is None else asdict(dense),
             "trainer_step": asdict(step_traffic(spec)) | {"steps_until_full": until_full},
             "warnings": [asdict(each) for each in warnings(spec)],
@@ -156,6 +164,13 @@ def _memory(spec: CPRJobSpec, replay: ReplayPolicy, memory: ShardMemory) -> Iter
     if (dense := dense_size(spec.model)) is not None:
         size = f"{_mib(dense.trainer_bytes)} on a trainer, with gradients and optimizer state"
         yield f"The dense network has {dense.parameters:,} parameters: {size}."
+    if spec.publish is not None:
+        publisher = publisher_size(spec.model)
+        yield (
+            f"A publisher, one more pod, has the resources of a shard's container, {_mib(publisher.digests_bytes)} of"
+            f" memory for digests of rows, and {_mib(publisher.disk_bytes)} of disk: a whole model of"
+            f" {_mib(publisher.model_bytes)} is written twice."
+        )
 
 
 def _document(chosen: policy.Plan, inputs: policy.Inputs) -> dict[str, Any]:

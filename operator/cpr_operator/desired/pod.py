@@ -155,11 +155,11 @@ def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifes
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": merge(template.get("metadata") or {}, required),
-        "spec": merge(merge(spec, required_spec), _placed(plan, pod_set)),
+        "spec": merge(merge(spec, required_spec), placed(plan, pod_set)),
     }
 
 
-def _placed(plan: PodPlan, pod_set: str) -> Manifest:
+def placed(plan: PodPlan, pod_set: str) -> Manifest:
     """The requirements of the queue's flavors for a pod set. They win over the template, and add tolerations."""
     placement = next((each for each in plan.placements if each.role == pod_set), None)
     if placement is None:
@@ -177,7 +177,7 @@ def grace_s(expected_flush_s: float | None) -> int:
 
 
 def _container(plan: PodPlan, role: Role, stated_resources: object, files: PodFiles) -> Manifest:
-    resources = _resources(plan, role, stated_resources)
+    resources = resources_of(plan, role, stated_resources)
     address = {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return {
         "name": env.MAIN_CONTAINER,
@@ -215,7 +215,7 @@ def _not_restarted(container: Mapping[str, Any]) -> Manifest:
     return {key: value for key, value in container.items() if key not in {"restartPolicy", "restartPolicyRules"}}
 
 
-def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
+def resources_of(plan: PodPlan, role: Role, stated: object) -> Manifest:
     """The resources of a container with these `stated` in its template; empty: as stated.
 
     A trainer gets memory for the pushes that it buffers, so that a job that fits without replay is not killed for it,

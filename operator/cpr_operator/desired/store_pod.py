@@ -1,6 +1,7 @@
 """Further pods of a job with a trainer's access to its store: tool pods of `cprjob`, publishers, and cleanup pods.
 
-They have the image, service account, credentials and volumes of a trainer's pod, and none of its resources.
+They have the image, service account, credentials and volumes of a trainer's pod, and none of its resources. A
+publisher's pod is in the quota of a job in a queue.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cpr_contract import env
-from cpr_operator.api.quantities import main_container, with_more
-from cpr_operator.api.sizes import publisher_bytes
+from cpr_operator.api.quantities import main_container, with_disk, with_more
+from cpr_operator.api.sizes import publisher_size
 from cpr_operator.desired.job_objects import Manifest
 from cpr_operator.desired.names import metadata, pod_labels, publisher_name
 from cpr_operator.desired.pod import (
@@ -18,6 +19,8 @@ from cpr_operator.desired.pod import (
     CONFINED_CONTAINER,
     DEFAULT_RESOURCES,
     PodPlan,
+    placed,
+    resources_of,
     spec_files,
     store_files,
 )
@@ -95,18 +98,20 @@ def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
 
 
 def publisher_pod(plan: PodPlan, number: int, *, once: bool = False) -> Manifest:
-    """The pod of a publisher. It has the size of a shard, which it may have to load, and memory for its digests.
+    """The pod of a publisher. It has the size of a shard, which it may have to load, and what `publisher_size` adds.
 
     once: it publishes the last model, then ends.
     """
-    shard = main_container(plan.spec.shards.template)
-    resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
-    more = -(-publisher_bytes(plan.spec.model) >> _MIB_BITS) << _MIB_BITS
+    stated, size = main_container(plan.spec.shards.template).get("resources"), publisher_size(plan.spec.model)
+    resources = resources_of(plan, "shard", stated) or stated
+    if isinstance(resources, Mapping):
+        digests, disk = (-(-each >> _MIB_BITS) << _MIB_BITS for each in (size.digests_bytes, size.disk_bytes))
+        resources = with_disk(with_more(resources, "memory", digests), disk)
     own = metadata(plan.job, publisher_name(plan.job, number))
     own |= {"labels": pod_labels(plan.job, env.ROLE_PUBLISHER, 0, number)}
     container = {
         "args": [env.ROLE_PUBLISHER, *(["--once"] if once else [])],
-        "resources": with_more(resources, "memory", more),
+        "resources": resources,
         "ports": [{"name": "http", "containerPort": env.DEFAULT_PORT_BASE + env.HTTP_PORT, "protocol": "TCP"}],
     }
     pod = store_pod(plan, own, container)
@@ -118,6 +123,7 @@ def publisher_pod(plan: PodPlan, number: int, *, once: bool = False) -> Manifest
         {"name": env.SCRATCH_DIR, "value": env.SCRATCH_MOUNT},
     ]
     pod["spec"]["terminationGracePeriodSeconds"] = PUBLISHER_GRACE_S
+    pod["spec"] = merge(pod["spec"], placed(plan, env.ROLE_PUBLISHER))
     return pod
 
 

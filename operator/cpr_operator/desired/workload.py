@@ -19,6 +19,7 @@ from cpr_contract import env
 from cpr_operator.desired.job_objects import Manifest
 from cpr_operator.desired.names import metadata
 from cpr_operator.desired.pod import PodPlan, role_spec, spare_manifest
+from cpr_operator.desired.store_pod import publisher_pod
 
 KUEUE, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta2", "workloads"
 QUEUE_LABEL, PRIORITY_LABEL = f"{KUEUE}/queue-name", f"{KUEUE}/priority-class"
@@ -59,6 +60,8 @@ def workload(plan: PodPlan, place: Place) -> Manifest:
     ]
     if shards.spares:
         sets.append(_pod_set(env.ROLE_SPARE, shards.spares, spare_manifest(plan, "")["spec"]))
+    if plan.spec.publish is not None:
+        sets.append(_pod_set(env.ROLE_PUBLISHER, 1, publisher_pod(plan, 0)["spec"]))
     spec: Manifest = {"queueName": place.queue, "podSets": sets}
     labels = {QUEUE_LABEL: place.queue}
     if place.priority_class:

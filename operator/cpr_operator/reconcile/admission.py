@@ -30,6 +30,7 @@ from cpr_operator.reconcile.kueue import (
     uses_quota,
     with_changed,
 )
+from cpr_operator.reconcile.publishing import is_unpublished
 from cpr_operator.reconcile.types import (
     CreateWorkload,
     DeleteWorkload,
@@ -124,7 +125,8 @@ def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> W
         return CreateWorkload(_desired(observed, queue)) if enters else None
     if is_deleted(found):
         return None
-    if not uses_quota(observed.pods, observed.now):
+    publishes = observed.job.spec.publish is not None and is_unpublished(after, observed.now)
+    if not publishes and not uses_quota((*observed.pods, *observed.publishers), observed.now):
         return _unused(observed, queue, found, after, idle=idle)
     # Kueue may evict a job that takes too long to start. It does not learn of later losses: the operator recovers them.
     ready = after.phase not in {"Starting", "Suspending"}

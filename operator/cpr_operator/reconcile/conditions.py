@@ -53,6 +53,7 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("SpillUnavailable", "True", EventReason.SPILL_UNAVAILABLE),
     ("ReplayMemoryShort", "True", EventReason.REPLAY_MEMORY_SHORT),
     ("TableTooSmall", "True", EventReason.TABLE_TOO_SMALL),
+    ("PublishingDegraded", "True", EventReason.PUBLISHING_DEGRADED),
     ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
 )
 _MESSAGE_CHARS = 4096
@@ -128,12 +129,7 @@ def record_events(state: ReconcileState) -> ReconcileState:
     events = []
     if status.phase == "Running" and before.phase == "Starting":
         events.append(Event("Normal", EventReason.RUNNING, "all pods are ready", f"running-{status.counters.group}"))
-    for kind, wrong, reason in WARNINGS:
-        old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
-        if new is None or new.status != wrong or new.reason in EXPECTED:
-            continue
-        if old is None or old.reason != new.reason:
-            events.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
+    events += condition_events(before, status)
     if status.data is not None and status.data.late_files > (before.data.late_files if before.data else 0):
         many, names = status.data.late_files, listed(status.data.last_late_files)
         message = (
@@ -143,6 +139,16 @@ def record_events(state: ReconcileState) -> ReconcileState:
     for pod, refusal in state.observed.refusals.items():
         events.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
     return state.to(status, *events)
+
+
+def condition_events(before: Status, status: Status) -> Iterator[Event]:
+    """Yield an event for each condition of `WARNINGS` that has become bad, or is bad for another reason."""
+    for kind, wrong, reason in WARNINGS:
+        old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
+        if new is None or new.status != wrong or new.reason in EXPECTED:
+            continue
+        if old is None or old.reason != new.reason:
+            yield Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}")
 
 
 def suspended(state: ReconcileState) -> ConditionUpdate:
@@ -273,18 +279,23 @@ def data(observed: ReconcileInput) -> Iterator[ConditionUpdate]:
 
 
 def caught_up(state: ReconcileState) -> Iterator[ConditionUpdate]:
-    """Yield CaughtUp of a job that follows its data: whether an anchor has all pinned samples."""
+    """Yield CaughtUp of a job that follows its data: whether an anchor has all pinned samples.
+
+    Trainers of a job whose data may end hold the last whole batch back until they know whether it ends the data.
+    """
     data, leader = state.status.data, state.leader_report
     if data is None or leader is None or not is_current(state.status, leader):
         return
-    anchor = state.status.anchors[-1] if state.status.anchors else None
-    if data.lag_samples or anchor is None or anchor.samples < data.pinned_samples:
+    follow = state.spec.data.follow
+    held_back = state.spec.data.batch_size if follow is not None and follow.may_end and not data.ended else 0
+    anchor = state.status.anchors[-1].samples if state.status.anchors else 0
+    if not anchor or max(data.lag_samples, data.pinned_samples - anchor) > held_back:
         text = "pinned samples are not trained, or not saved yet; status.data.lagSamples counts those to train"
         yield ConditionUpdate("CaughtUp", "False", "Training", text)
     elif data.ended:
         yield ConditionUpdate("CaughtUp", "True", "Ended", "all samples are trained and saved, and the data has ended")
     else:
-        text = f"all pinned samples are trained, and saved at step {anchor.step}; the job waits for files"
+        text = f"the job waits for data; all before it is trained, and saved at step {state.status.anchors[-1].step}"
         yield ConditionUpdate("CaughtUp", "True", "NoData", text)
 
 

@@ -16,7 +16,7 @@ from cpr_operator.desired.workload import QUOTA_FINALIZER, Place
 
 #: The ClusterQueue has reserved quota for the Workload.
 RESERVED: Final = "QuotaReserved"
-_ROLES = frozenset({env.ROLE_TRAINER, env.ROLE_SHARD, env.ROLE_SPARE})
+_ROLES = frozenset({env.ROLE_TRAINER, env.ROLE_SHARD, env.ROLE_SPARE, env.ROLE_PUBLISHER})
 
 
 @dataclass(frozen=True, slots=True)

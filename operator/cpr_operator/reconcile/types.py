@@ -59,6 +59,7 @@ class EventReason(enum.StrEnum):
     SPILL_UNAVAILABLE = "SpillUnavailable"
     REPLAY_MEMORY_SHORT = "ReplayMemoryShort"
     TABLE_TOO_SMALL = "TableTooSmall"
+    PUBLISHING_DEGRADED = "PublishingDegraded"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

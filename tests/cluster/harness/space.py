@@ -13,7 +13,7 @@ from cluster.harness.kubectl import Kubectl, KubectlError, Object, Reader
 from cluster.harness.pods import Pod
 from cluster.harness.waiting import until
 
-Role = Literal["shard", "trainer"]
+Role = Literal["shard", "trainer", "publisher"]
 
 
 @dataclass(frozen=True)

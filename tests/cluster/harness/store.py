@@ -20,7 +20,7 @@ class Store:
     """One bucket of the MinIO in the cluster."""
 
     def __init__(self, address: str, access_key: str, secret_key: str) -> None:
-        self._address = address
+        self._address, self._access_key, self._secret_key = address, access_key, secret_key
         self._pool = urllib3.PoolManager(timeout=10, retries=urllib3.Retry(total=3, backoff_factor=0.2))
         self._minio = Minio(address, access_key=access_key, secret_key=secret_key, secure=False, http_client=self._pool)
         self._admin = MinioAdmin(
@@ -69,6 +69,14 @@ class Store:
         data = bytearray(self.get(key))
         data[len(data) // 2] ^= 1
         self.put(key, bytes(data))
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which a client of S3 on this machine reads the store."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://{self._address}",
+            "AWS_ACCESS_KEY_ID": self._access_key,
+            "AWS_SECRET_ACCESS_KEY": self._secret_key,
+        }
 
     # --- users and buckets ---
 

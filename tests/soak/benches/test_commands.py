@@ -51,6 +51,15 @@ def test_train_measures_each_baseline() -> None:
     assert all(baseline["samples_per_s"] > 0 for baseline in found["contenders"].values())
 
 
+def test_freshness_serves_every_click_and_times_holds() -> None:
+    found = bench("freshness", "--seconds=10", "--repeats=1", "--window=4", "--size=8")
+    assert (found["clicks"] > 0, found["not_served"]) == (True, 0)
+    assert 0 < found["published_s"]["p50"] < found["served_s"]["p50"]
+    assert found["samples_per_s"].keys() == {"published", "unpublished"}
+    assert found["cpu_us_per_sample"]["published"]["publisher"] > 0
+    assert found["hold"]["model_rows"] == 32_768
+
+
 def test_priority_compares_strategies_under_the_same_failures(tmp_path: Path) -> None:
     rng = random.Random(1)
     lines = ["label\tuser\titem\n"]

@@ -14,13 +14,16 @@ from typer.testing import CliRunner
 from cpr_contract.trace import TracedStep
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
+from cpr_operator.cli.command_errors import TrialError
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.runtime.timing import Trace
-from cprjob_bench.commands import recovery_bench, train_bench
+from cprjob_bench.bench_documents import Freshness, Holds
+from cprjob_bench.commands import freshness_bench, recovery_bench, train_bench
 from cprjob_bench.commands.killed_job import FOLLOWING_STEPS, IN_FLIGHT_STEPS, longest_pause
 from cprjob_bench.commands.modes import MODES, ModeJob, killed_job
 from cprjob_bench.commands.priority_bench import Samples, job_over
 from cprjob_bench.commands.strategy_comparison import mean_of
+from cprjob_bench.commands.windows import Machine, Window
 from cprjob_bench.options import RedundancyMode, TrainPreset
 from cprjob_bench.roles.single import train as train_single
 from support.local_job import small_job
@@ -47,6 +50,10 @@ JOBS = {
     },
     **{f"redundancy-{mode}": killed_job(64, MODES[mode], FOLDER, FOLDER) for mode in RedundancyMode},
     **{f"mode-{mode}": ModeJob(mode, train_job(TrainPreset.KAGGLE), {})._document for mode in RedundancyMode},
+    **{
+        f"freshness-{publishes}": freshness_bench.document("x", FOLDER, FOLDER, publishes=publishes)
+        for publishes in (True, False)
+    },
     "priority": job_over(Samples(FOLDER, ("user", "item"), (100, 3))),
 }
 
@@ -74,6 +81,32 @@ def test_bench_refuses_mistakes_before_it_starts(tmp_path: Path, arguments: list
     found = CliRunner().invoke(app, ["bench", *(each.format(data=tmp_path / "rows.tsv") for each in arguments)])
     assert found.exit_code == code, found.output
     assert message in " ".join(found.output.split())
+
+
+# --- freshness
+
+
+def test_freshness_has_percentiles_of_served_clicks_and_the_ratio_of_paired_windows() -> None:
+    def window(samples_per_s: float, publisher_ms: float) -> Window:
+        cpu_ms = {"trainer": 5.12, "publisher": publisher_ms}
+        return Window(samples_per_s, 1.0, 2.0, {}, cpu_ms, {}, 3, Machine(1.0, 0.0))
+
+    fresh = Freshness(202, tuple(each / 10 for each in range(101)), tuple(each / 20 for each in range(101)))
+    windows = {
+        freshness_bench.PUBLISHED: [window(90.0, 2.56), window(50.0, 2.56), window(99.0, 2.56)],
+        freshness_bench.UNPUBLISHED: [window(100.0, 0.0), window(50.0, 0.0), window(100.0, 0.0)],
+    }
+    holds = Holds(1000, 20, (0.5, 0.7, 0.6), (0.001, 0.004), (0.0, 0.001))
+    found = freshness_bench.result(fresh, windows, holds).document
+    assert (found["clicks"], found["not_served"]) == (202, 101)
+    assert found["served_s"] == pytest.approx({"p50": 5.0, "p95": 9.5, "max": 10.0})
+    assert found["published_s"] == pytest.approx({"p50": 2.5, "p95": 4.75, "max": 5.0})
+    assert found["throughput_ratio"] == pytest.approx(0.99)
+    assert found["cpu_us_per_sample"]["published"] == pytest.approx({"publisher": 10.0, "trainer": 20.0})
+    hold = {"model_rows": 2000, "changed_rows": 40, "update_s": 0.6, "longest_ms": 4.0, "longest_idle_ms": 1.0}
+    assert found["hold"] == pytest.approx(hold)
+    with pytest.raises(TrialError, match="served no vector"):
+        freshness_bench.result(Freshness(202, (), ()), windows, holds)
 
 
 # --- pauses

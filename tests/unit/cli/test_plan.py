@@ -136,6 +136,23 @@ def test_plan_states_the_memory_of_held_pushes(tmp_path: Path, trainers: dict[st
     assert (held in words) is (steps > 0)
 
 
+def test_plan_states_the_size_of_the_publisher(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    file = write(path)
+    assert plan(file)["publisher"] is None
+    document = yaml.safe_load(path.read_text("utf-8"))
+    document["spec"]["publish"] = {"to": "s3://models/clicks"}
+    first, *others = document["spec"]["model"]["tables"]
+    first |= {"ids": "Dynamic", "rows": 5000}
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    found, rows, dim = plan(file)["publisher"], sum(each["rows"] for each in others), 16
+    assert found["digests_bytes"] == 8 * rows + 56 * 8192
+    assert found["model_bytes"] == 4 * dim * rows + (8 + 4 * dim) * 8192
+    assert found["disk_bytes"] == 2 * found["model_bytes"]
+    words = " ".join(runner.invoke(app, ["plan", file]).output.split())
+    assert f"{found['digests_bytes'] / (1 << 20):,.1f} MiB of memory for digests of rows" in words
+
+
 def test_plan_of_a_started_job_has_the_mode_that_it_started_with(tmp_path: Path) -> None:
     older = {"image": "i", "contractVersion": 1, "templateHash": "h", "jobSpec": "{}"}
     chosen = {"mode": "PerPush", "reason": "the trainer image predates updates per step"}

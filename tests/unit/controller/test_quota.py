@@ -63,6 +63,30 @@ async def test_workload_has_the_requests_of_the_pods() -> None:
     assert shards["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "2Gi"}
 
 
+async def test_publisher_has_quota_until_it_has_ended() -> None:
+    steps = ((waits(), admit), (HALF, preempt), (waits(), admit))
+    document = spec(publish={"to": "file:///models"})
+    driver = Simulation(Scenario("publishes", steps, document, replaced=ALL_MEMBERS, queue="team"))
+    await driver.passes(3)
+    assert counts(driver.cluster) == {"trainer": 2, "shard": 3, "publisher": 1}
+    found = workload(driver.cluster)
+    assert found is not None
+    requested = found["spec"]["podSets"][2]["template"]["spec"]["containers"][0]["resources"]
+    while not any("publisher" in name for name in driver.cluster.pods):
+        await driver.step()
+    (pod,) = [pod for pod in driver.cluster.pods.values() if "publisher" in pod.name]
+    manifest = pod.manifest["spec"]
+    assert manifest["containers"][0]["resources"] == requested
+    assert requested["requests"]["memory"] == "2049Mi", "a shard's, and digests of rows"
+    assert manifest["nodeSelector"] == {"pool": "spot"}
+    assert {"key": "spot", "operator": "Exists"} in manifest["tolerations"]
+    finished = await driver.run()  # every step checks that no pod is there without quota
+    assert (finished.status.phase, "Suspended" in finished.phases) == ("Succeeded", True)
+    assert not is_finished(finished.cluster), "another publisher may publish the last model"
+    while not is_finished(finished.cluster):
+        await driver.step()
+
+
 @pytest.mark.parametrize("updates", ["PerStep", "PerPush"])
 async def test_workload_and_pods_have_memory_for_held_pushes(updates: str) -> None:
     tables = [{"name": "t0", "rows": 3 * 10**8}]

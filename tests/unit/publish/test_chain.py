@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import PublishSpec
 from cpr_trainer.checkpoint.anchor import pruning
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, needed_by
 from cpr_trainer.publish import decisions
@@ -250,6 +251,19 @@ def test_two_publishers_write_one_chain(case: Case, tmp_path: Path) -> None:
         case.job.train_and_save()
     numbers = sorted(key for key in case.target.objects if key.startswith("chain/0"))
     assert numbers == [entry_key(number) for number in range(1, 7)]
+
+
+def test_publisher_reads_nothing_before_it_is_due(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.job.train_and_save()
+    case.publish(PublishSpec("file:///models", 60.0, None))
+    case.job.train_and_save()
+    assert case.publisher is not None
+    with monkeypatch.context() as patched:
+        for store in (case.job.store, case.target):
+            patched.setattr(store, "list", None)
+        assert not case.publisher.look()
+    assert case.publisher.look(final=True)
+    case.check()
 
 
 def test_pins_keep_what_the_next_delta_begins_with(case: Case) -> None:

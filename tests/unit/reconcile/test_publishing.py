@@ -10,14 +10,15 @@ import pytest
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.published import Published, PublisherReport
-from cpr_operator.api.status import PublishedModel
+from cpr_contract.reports import Problem
+from cpr_operator.api.status import Condition, PublishedModel
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.reconcile.pipeline import reconcile
-from cpr_operator.reconcile.publishing import LAST_S, PAUSES, publisher_to_read
+from cpr_operator.reconcile.publishing import DOUBLINGS, LAST_S, PAUSES, publisher_to_read
 from cpr_operator.reconcile.types import Outcome, ReconcileInput
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
-from support.reconcile_inputs import with_pod, with_status, without_reports
+from support.reconcile_inputs import then, with_pod, with_status, without_reports
 
 
 @pytest.fixture
@@ -63,6 +64,84 @@ def test_ended_publisher_is_replaced_after_a_pause(training: ReconcileInput) -> 
     deleted = publisher(4, deleting_until=now + 300)
     assert publishers_in(reconcile(replace(training, publishers=(deleted,)))) == ["5"]
     assert publishers_in(reconcile(replace(training, publishers=(publisher(5),)))) == []
+
+
+CRASHED = ContainerView("Terminated", "Error", to_json(Problem("BadSpec", "no such thing.", "Correct it.")), 1)
+
+
+def degraded(outcome: Outcome) -> Condition | None:
+    return next((each for each in outcome.status.conditions if each.type == "PublishingDegraded"), None)
+
+
+def test_pause_before_a_publisher_doubles_with_each_failure_in_a_row(training: ReconcileInput) -> None:
+    observed, pauses = training, list[float]()
+    for number in range(1, DOUBLINGS + 4):
+        failed = publisher(number, "Failed", container=CRASHED, created=observed.now)
+        observed = replace(observed, publishers=(failed,))
+        first_s, outcome = observed.now, reconcile(observed)
+        while not publishers_in(outcome):
+            assert outcome.wake_after_s is not None
+            observed = then(observed, outcome, later_s=outcome.wake_after_s)
+            outcome = reconcile(observed)
+        pauses.append(observed.now - first_s)
+        observed = then(observed, outcome, later_s=0)
+    least = PAUSES * training.timing.changing_s
+    assert pauses == pytest.approx([least * 2 ** min(times, DOUBLINGS) for times in range(len(pauses))])
+    assert observed.before.publisher_failures == len(pauses)
+    ended = publisher(20, "Succeeded", container=ContainerView("Terminated", "Completed", "", 0))
+    assert reconcile(replace(observed, publishers=(ended,))).status.publisher_failures == len(pauses)
+    report = PublisherReport(CONTRACT_VERSION, training.job.id.uid, Published(1, "a", 1, 64, 5.0))
+    published = replace(observed, publishers=(publisher(21),), publisher_report=report)
+    assert reconcile(published).status.publisher_failures == 0
+
+
+def test_condition_has_the_reason_why_nothing_is_published(training: ReconcileInput) -> None:
+    failed = publisher(1, "Failed", container=CRASHED, created=training.now)
+    first = reconcile(replace(training, publishers=(failed,)))
+    assert degraded(first) is None, "one failure is no alarm"
+    again = reconcile(with_status(replace(training, publishers=(failed,)), publisher_failures=1))
+    condition = degraded(again)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", "BadSpec")
+    assert condition.message.startswith("2 publishers have failed one after the other, the last one because no such")
+    assert [each.reason for each in again.events if each.reason == "PublishingDegraded"] == ["PublishingDegraded"]
+    works = then(replace(training, publishers=(publisher(2),)), again)
+    later = reconcile(works)
+    assert degraded(later) == condition, "until it has published"
+    assert "PublishingDegraded" not in {each.reason for each in later.events}
+    report = PublisherReport(CONTRACT_VERSION, training.job.id.uid, Published(1, "a", 1, 64, 5.0))
+    healthy = degraded(reconcile(replace(works, publisher_report=report)))
+    assert healthy is not None
+    assert (healthy.status, healthy.reason) == ("False", "Healthy")
+    waits = replace(report, problem=Problem("StoreFull", "the store is full.", "Enlarge it."))
+    full = degraded(reconcile(replace(training, publishers=(publisher(2),), publisher_report=waits)))
+    assert full is not None
+    assert (full.status, full.reason, full.message) == ("True", "StoreFull", "the store is full. Enlarge it.")
+
+
+def test_condition_names_what_keeps_a_publisher_from_its_start(training: ReconcileInput) -> None:
+    pending = publisher(1, "Pending", unschedulable="0/3 nodes are available")
+    condition = degraded(reconcile(replace(training, publishers=(pending,))))
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", "Unschedulable")
+    assert "0/3 nodes are available" in condition.message
+
+
+def test_condition_states_that_the_last_model_is_missing(training: ReconcileInput) -> None:
+    over = with_status(training, phase="Succeeded", completion_time=training.now)
+    late = replace(over, now=training.now + LAST_S, publishers=(publisher(2, "Failed", container=CRASHED),))
+    condition = degraded(reconcile(late))
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", "LastModelMissing")
+    assert degraded(reconcile(replace(late, publishers=(publisher(2),)))) is None, "it may still publish"
+    model = PublishedModel(sequence=9, anchor="a", step=1, samples=over.before.progress.samples, time=1.0)
+    assert degraded(reconcile(with_status(late, published=model))) is None
+
+
+def test_log_of_a_failed_publisher_stays_while_its_successor_works(training: ReconcileInput) -> None:
+    ended = [publisher(number, "Failed", container=CRASHED) for number in (1, 2)]
+    outcome = reconcile(replace(training, publishers=(*ended, publisher(3))))
+    assert [each.name for each in outcome.deletes if "publisher" in each.name] == ["job-publisher-1"]
 
 
 def test_publisher_changes_no_decision_of_a_recovery(training: ReconcileInput) -> None:

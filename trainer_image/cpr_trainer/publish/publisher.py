@@ -23,7 +23,7 @@ from cpr_trainer.checkpoint.format.records import read_fitting_anchor
 from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.export.model_folder import export_model, transform_of
 from cpr_trainer.publish.comparison import Comparison
-from cpr_trainer.publish.decisions import AnchorName, anchors_in, is_due, wants_base
+from cpr_trainer.publish.decisions import AnchorName, anchors_in, is_due, is_early, wants_base
 from cpr_trainer.publish.row_digests import PublishedRows
 from cpr_trainer.publish.target import Chain, Target
 from cpr_trainer.store import MissingError, Store, StoreError
@@ -69,6 +69,8 @@ class Publisher:
 
         Raises StoreError, DamagedError if the anchor has been deleted meanwhile: the next one may be read. OSError.
         """
+        if not final and is_early(self._spec, self.last, self._job.job_uid, self._clock()):
+            return False
         newest = self._anchors.newest()
         if newest is None or newest.key == self._unreadable or not self._may_be_due(newest, final=final):
             return False
