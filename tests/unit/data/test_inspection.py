@@ -13,9 +13,10 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.model import DynamicSpec, FeatureSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.requests import ColumnStats, DataStats
+from cpr_contract.requests import ColumnStats, DataStats, InspectionRequest
 from cpr_contract.spec import DataSpec, EvaluationSpec, JobSpec, SnapshotSpec, StoreSpec
-from cpr_trainer.data.inspection import Distinct, inspect_files, inspect_job
+from cpr_trainer.data.column_summary import Distinct
+from cpr_trainer.data.inspection import inspect_files, inspect_job
 from cpr_trainer.errors import DataError
 from cprjob_bench.roles.samples import write_criteo_tsv
 from cprjob_serving.hashes import mix64
@@ -39,7 +40,7 @@ def columns(stats: DataStats) -> dict[str, ColumnStats]:
 def test_column_statistics_are_equal_in_every_format(tmp_path: Path, ending: str) -> None:
     rows = clicks(1000)
     write(rows, tmp_path, ending, files=2)
-    stats = inspect_files(f"{tmp_path}/", FILES)
+    stats = inspect_files(InspectionRequest(f"{tmp_path}/"), FILES)
     assert (stats.format, stats.files, stats.rows, stats.bad) == (FORMATS[ending], 2, 1000, 0)
     found = columns(stats)
     assert (sorted if ending == "jsonl" else list)(found) == (sorted if ending == "jsonl" else list)(NAMES)
@@ -62,7 +63,7 @@ def test_column_statistics_are_equal_in_every_format(tmp_path: Path, ending: str
 def test_column_has_the_kind_of_its_widest_cell(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b,c,d\n1,1,,x\n2,2.5,,3\n")
     (tmp_path / "b.csv").write_text("a,b,c,d\n3,,,\n1e2x,1,,4\n")
-    found = columns(inspect_files(f"{tmp_path}/*", FILES))
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/*"), FILES))
     assert [found[name].kind for name in "abcd"] == ["text", "number", "empty", "text"]
     assert (found["a"].lowest, found["b"].lowest, found["b"].highest) == (None, 1, 2.5)
     assert [found[name].missing for name in "abcd"] == [0, 1, 4, 1]
@@ -83,14 +84,14 @@ def test_types_that_differ_between_files_are_all_shown(
 ) -> None:
     for name, cells in (("a", first), ("b", second)):
         pq.write_table(pa.table({"user": cells}), tmp_path / f"{name}.parquet")
-    assert columns(inspect_files(f"{tmp_path}/", FILES))["user"].kind == kind
+    assert columns(inspect_files(InspectionRequest(f"{tmp_path}/"), FILES))["user"].kind == kind
 
 
 def test_statistics_cover_parquet_lists_and_times(tmp_path: Path) -> None:
     lists = {"l": [[1], None, [2, 3, 3, None]], "o": [[[1]], [[2]], None], "e": [[], [], None]}
     table = pa.table({**lists, "t": pa.array([1, 1, None], pa.timestamp("ms"))})
     pq.write_table(table, tmp_path / "a.parquet")
-    found = columns(inspect_files(f"{tmp_path}/a.parquet", FILES))
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/a.parquet"), FILES))
     assert (found["l"].kind, found["l"].distinct, found["l"].missing) == ("list of int64", 3, 1)
     assert (found["l"].lowest, found["l"].highest, found["l"].bag_mean, found["l"].bag_most) == (1, 3, 4 / 3, 3)
     assert (found["e"].distinct, found["e"].missing, found["e"].bag_most) == (0, 3, 0)
@@ -112,13 +113,13 @@ def test_statistics_cover_parquet_lists_and_times(tmp_path: Path) -> None:
 )
 def test_format_is_detected_by_the_first_line(tmp_path: Path, text: str, form: str, *, header: bool) -> None:
     (tmp_path / "data").write_text(text, newline="")
-    stats = inspect_files(f"{tmp_path}/data", FILES)
+    stats = inspect_files(InspectionRequest(f"{tmp_path}/data"), FILES)
     assert (stats.format, stats.header, stats.rows) == (form, header, text.count("\n") - header)
 
 
 def test_criteo_is_detected_by_its_columns(tmp_path: Path) -> None:
     write_criteo_tsv(tmp_path / "clicks", 100, 1, (TableSpec("a", 10),))
-    stats = inspect_files(f"{tmp_path}/clicks", FILES)
+    stats = inspect_files(InspectionRequest(f"{tmp_path}/clicks"), FILES)
     assert (stats.format, stats.header, len(stats.columns)) == ("Criteo", False, 40)
 
 
@@ -181,7 +182,7 @@ def test_bad_rows_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
     assert len(stats.faults) == 10
     assert stats.faults[0] == f"{tmp_path}/a.csv, line 6: it has 2 columns instead of 6"
     assert stats.faults[1] == f"{tmp_path}/a.csv, line 10: column click is '7', not 0 or 1"
-    assert inspect_files(f"{tmp_path}/a.csv", FILES).bad == 1, "without a job any cell is right"
+    assert inspect_files(InspectionRequest(f"{tmp_path}/a.csv"), FILES).bad == 1, "without a job any cell is right"
 
 
 def test_synthetic_data_cannot_be_inspected() -> None:
