@@ -203,7 +203,8 @@ class ColumnStats:
     is the use of the column in the job, empty if unused. In a column of bags, statistics are those of their ids,
     `missing` are the empty bags, a bag has `bag_mean` ids on average and at most `bag_most`.
     `values` are the first different values, with the number of their cells if there are no more than MAX_VALUES
-    different ones. `whole`: there are numbers, and all are whole. `ordered`: no value is below that of the row before.
+    different ones. `whole`: there are numbers, and all but NaN are whole. `finite`: no number is NaN or infinite.
+    `ordered`: no value is below that of the row before.
     """
 
     name: str
@@ -218,6 +219,7 @@ class ColumnStats:
     repeated: int | None = None
     values: tuple[tuple[str, int], ...] = ()
     whole: bool = False
+    finite: bool = True
     ordered: bool = False
 
 

@@ -45,7 +45,7 @@ class ColumnSummary:
         self._types = dict[str, None]()  # those of cells other than texts, in the order of their first
         self._missing = 0
         self._range: tuple[float, float] | None = None
-        self._whole = True
+        self._whole, self._finite = True, True
         self._values = dict[bytes, int]()
         self._order: _Order | None = _Order()
         self.distinct: Distinct | None = Distinct()
@@ -85,6 +85,7 @@ class ColumnSummary:
             repeated=repeated,
             values=tuple((value.decode("utf-8", "replace"), count) for value, count in self._values.items()),
             whole=self._range is not None and self._whole,
+            finite=self._finite,
             ordered=self._order is not None and not self._bags,
         )
         if not self._bags:
@@ -137,10 +138,9 @@ class ColumnSummary:
     def _widen(self, values: Any) -> None:
         numbers = values.cast(pa.float64(), safe=False)
         bounds = pc.min_max(numbers)
-        self._whole = (
-            self._whole
-            and pc.all(pc.or_(pc.is_nan(numbers), pc.equal(numbers, pc.floor(numbers)))).as_py() is not False
-        )
+        is_whole = pc.and_(pc.is_finite(numbers), pc.equal(numbers, pc.floor(numbers)))
+        self._whole &= pc.all(pc.or_(pc.is_nan(numbers), is_whole)).as_py() is not False
+        self._finite &= pc.all(pc.is_finite(numbers)).as_py() is not False
         if (low := bounds["min"].as_py()) is not None:
             known = self._range or (low, low)
             self._range = (min(known[0], low), max(known[1], bounds["max"].as_py()))

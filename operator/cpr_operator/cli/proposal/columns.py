@@ -83,7 +83,7 @@ def uses_of(data: DataStats, label: str) -> tuple[Use, ...]:
 
 
 def _use(column: ColumnStats, rows: int) -> Use:
-    for decide in (_unreadable, _outcome, _list, _time, partial(_unique, rows=rows), _weight, _number):
+    for decide in (_unreadable, _outcome, _list, partial(_unique, rows=rows), _time, _weight, _number):
         if (use := decide(column)) is not None:
             return use
     if kinds.is_numeric(column.kind):
@@ -141,7 +141,7 @@ def _time(column: ColumnStats) -> Use | None:
 
 
 def _is_date(column: ColumnStats) -> bool:
-    return column.kind == "text" and all(_DATE.fullmatch(value) for value, _ in column.values)
+    return column.kind == "text" and bool(column.values) and all(_DATE.fullmatch(value) for value, _ in column.values)
 
 
 def _unique(column: ColumnStats, rows: int) -> Use | None:
@@ -157,7 +157,7 @@ def _weight(column: ColumnStats) -> Use | None:
     low, high = column.lowest, column.highest
     if joined(column.name) not in WEIGHTS or not kinds.is_numeric(column.kind) or low is None or high is None:
         return None
-    if column.missing or low < 0 or high > _LARGEST_WEIGHT:
+    if column.missing or not column.finite or low < 0 or high > _LARGEST_WEIGHT:
         return _unused(
             column, "it is named as a weight of samples, and has missing or negative cells, or too large ones"
         )
@@ -179,6 +179,8 @@ def _number(column: ColumnStats) -> Use | None:
         cause = "negative numbers"
     else:
         return None
+    if not column.finite:
+        return _unused(column, "it has NaN or infinite cells, which are no numbers; write empty cells in their place")
     spread = f"{cause} from {low:g} to {high:g}"
     if high > _LARGE_NUMBER or (high > _SMALL_NUMBER and low >= -1):
         return Use(column, "Count", f"{spread}: as log(1 + x)")

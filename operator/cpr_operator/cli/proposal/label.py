@@ -58,7 +58,7 @@ def choose_label(columns: Sequence[ColumnStats], option: str | None) -> Label:
 def _ambiguous(columns: Sequence[ColumnStats], candidates: Sequence[str]) -> Label:
     if candidates:
         raise OptionError(f"columns {', '.join(candidates)} may each be the label; {_OPTION}")
-    few = [f"{each.name} ({_shown(each)})" for each in columns if 1 < (each.distinct or 0) <= _MOST_VALUES]
+    few = [f"{each.name} ({_shown(each)})" for each in columns if 1 < len(_values(each)) <= _MOST_VALUES]
     listed = f"those with few values are {', '.join(few)}" if few else "none has few values"
     raise OptionError(f"no column is named as a label or has 0 and 1 alone; {listed}; {_OPTION}")
 
@@ -126,8 +126,9 @@ def _unusable(column: ColumnStats) -> str:
 
 
 def _values(column: ColumnStats) -> tuple[str, ...]:
-    """Return all values of a column; none if there are too many to list."""
-    return tuple(value for value, _ in column.values) if (column.distinct or 0) <= MAX_VALUES else ()
+    """Return all values of a column; none of lists, and of columns with too many to list."""
+    few = column.bag_mean is None and (column.distinct or 0) <= MAX_VALUES
+    return tuple(value for value, _ in column.values) if few else ()
 
 
 def _shown(column: ColumnStats) -> str:

@@ -62,6 +62,11 @@ def propose(data: DataStats, target: Target, label: str | None, separator: str |
 
     Raises OptionError if the label is ambiguous, and DocumentError if no job can train the data.
     """
+    if len(data.columns) == 1:
+        raise DocumentError(
+            f"there is one column, {data.columns[0].name}: if its cells are separated by another character than a comma"
+            " or a tab, write a manifest with data.csv.delimiter, or a file with commas"
+        )
     if data.format == "Criteo":
         chosen, numbers, ids, rest = _criteo(data)
     else:
@@ -100,7 +105,7 @@ class _Columns:
 def _criteo(data: DataStats) -> tuple[Label, tuple[Use, ...], tuple[Use, ...], tuple[Use, ...]]:
     """Return the uses of the columns of Criteo's layout, which are fixed."""
     first, *others = data.columns
-    label = choose_label((first,), first.name)
+    label = replace(choose_label((first,), first.name), reason="the first column of Criteo's layout")
     counts = [Use(each, "Count", "a count of Criteo's layout") for each in others[:DENSE_FEATURES]]
     ids = [
         Use(replace(each, name=f"c{place}"), "Ids", "text")

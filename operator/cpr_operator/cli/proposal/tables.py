@@ -50,7 +50,7 @@ def tables_of(uses: Sequence[Use], data: DataStats) -> tuple[Table, ...]:
     for name, use in zip(names, uses, strict=True):
         ids, reason = _ids(use, data)
         pooling = {"pooling": "Mean"} if use.role == "Bag" else {}
-        found.append(Table({"name": name, **ids, **pooling}, f"{use.reason}; {reason}"))
+        found.append(Table({"name": name, **ids, **pooling}, reason))
     return tuple(found)
 
 
@@ -76,7 +76,7 @@ def _ids(use: Use, data: DataStats) -> tuple[dict[str, Any], str]:
         most = repeated + math.ceil((distinct - repeated) * data.rows / max(1, data.read))
         return _dynamic(most), f"{distinct:,} ids in a sample of {data.read:,} rows: more may come"
     if (rows := _row_numbers(use, column, distinct)) is not None:
-        safe = (column.lowest or 0) >= 1 or (column.missing and use.role == "Ids")
+        safe = (column.lowest or 0) >= 1 or (use.role == "Ids" and (column.missing or not column.finite))
         unknown = {"outOfRange": "DefaultRow"} if safe else {}
         default = ", and row 0 is for others" if safe else ""
         return {"rows": rows, "ids": "RowNumber", **unknown}, f"{distinct:,} numbers below {rows:,}{default}"

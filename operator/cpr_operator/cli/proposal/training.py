@@ -12,7 +12,7 @@ from cpr_operator.cli.proposal.label import Label
 
 #: A pass over the data has about this many steps, as long as the batch is within its bounds.
 _STEPS = 1000
-_LEAST_BATCH, _LARGEST_BATCH = 64, 2048
+_LEAST_BATCH, _LARGEST_BATCH = 128, 2048
 _FEW, _MANY = 1_000_000, 10_000_000
 _HELD_OUT = 0.1
 #: With fewer rows, a tenth of them scores no model.
