@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.model import DynamicSpec, FeatureSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.requests import ColumnStats, DataStats, InspectionRequest
+from cpr_contract.requests import MAX_VALUES, ColumnStats, DataStats, InspectionRequest
 from cpr_contract.spec import DataSpec, EvaluationSpec, JobSpec, SnapshotSpec, StoreSpec
 from cpr_trainer.data.column_summary import Distinct
 from cpr_trainer.data.inspection import inspect_files, inspect_job
@@ -98,6 +99,62 @@ def test_statistics_cover_parquet_lists_and_times(tmp_path: Path) -> None:
     assert found["o"].kind.startswith("list<")
     assert (found["o"].distinct, found["o"].missing, found["o"].bag_most) == (None, 1, None)
     assert (found["t"].kind, found["t"].distinct, found["t"].missing) == ("timestamp[ms]", 1, 1)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_statistics_list_values_and_find_whole_and_ordered_columns(tmp_path: Path, ending: str) -> None:
+    """Two files are one sequence of rows."""
+    rows = [
+        {"label": place % 4 == 0, "user": place // 10, "price": place / 8, "left": 7 - place, "id": f"{place:03}"}
+        for place in range(100)
+    ]
+    for name, part in (("a", rows[:50]), ("b", rows[50:])):
+        table = pa.Table.from_pylist([row | {"label": int(row["label"])} for row in part])
+        write_table = pq.write_table if ending == "parquet" else pyarrow.csv.write_csv
+        write_table(table, tmp_path / f"{name}.{ending}")
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/"), FILES))
+    assert sorted(found["label"].values) == [("0", 75), ("1", 25)]
+    assert len(found["id"].values) == MAX_VALUES
+    assert [name for name in found if found[name].whole and found[name].finite] == (
+        ["label", "user", "left", "id"] if ending == "csv" else ["label", "user", "left"]
+    )
+    assert [name for name in found if found[name].ordered] == ["user", "price", "id"]
+
+
+def test_order_is_that_of_numbers_over_empty_cells_and_files(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,c\n9,x,2\n,,3\n10,y,4\n")
+    (tmp_path / "b.csv").write_text("a,b,c\n10,y,3\n")
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/"), FILES))
+    assert [found[name].ordered for name in "abc"] == [True, True, False]
+
+
+def test_numbers_that_are_none_are_found(tmp_path: Path) -> None:
+    cells = {"nan": [1.0, float("nan")], "inf": [1.0, float("inf")], "null": [1.0, None], "half": [1.0, 0.5]}
+    pq.write_table(pa.table(cells), tmp_path / "a.parquet")
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/a.parquet"), FILES))
+    assert {name: (each.whole, each.finite) for name, each in found.items()} == {
+        "nan": (True, False),
+        "inf": (False, False),
+        "null": (True, True),
+        "half": (False, True),
+    }
+
+
+def test_sample_has_blocks_of_all_parts(tmp_path: Path) -> None:
+    table = pa.table({"user": range(1000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    stats = inspect_files(InspectionRequest(f"{tmp_path}/a.parquet", rows=300), FILES)
+    assert (stats.rows, stats.read) == (1000, 300)
+    user = columns(stats)["user"]
+    assert (user.lowest, user.highest, user.distinct) == (0, 699, 300)
+    assert inspect_files(InspectionRequest(f"{tmp_path}/a.parquet", rows=1000), FILES).read is None
+
+
+def test_text_with_a_separator_is_counted_as_ids(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("click,tags\n0,a|b\n1,\n1,b\n")
+    request = InspectionRequest(f"{tmp_path}/a.csv", bags=("tags",), separator="|")
+    tags = columns(inspect_files(request, FILES))["tags"]
+    assert (tags.kind, tags.distinct, tags.missing, tags.bag_mean, tags.bag_most) == ("list of text", 2, 1, 1, 2)
 
 
 @pytest.mark.parametrize(

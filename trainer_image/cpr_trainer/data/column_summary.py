@@ -182,7 +182,7 @@ class Distinct:
 
 
 class _Order:
-    """The last value of a column whose values have never fallen so far."""
+    """The last value of a column whose values have not fallen so far."""
 
     def __init__(self) -> None:
         self._last: float | bytes | None = None
@@ -191,20 +191,17 @@ class _Order:
         """Return whether the values of one more block, a pyarrow chunked array, do not fall either."""
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        of_texts = is_text(column.type)
-        if not of_texts and not is_number(column.type):
+        values = column.drop_null()
+        if is_text(column.type):
+            values = values.cast(pa.binary())
+            values = values.filter(pc.greater(pc.binary_length(values), 0))
+        elif not is_number(column.type):
             return False
-        present = column.drop_null()
-        if of_texts:
-            present = present.filter(pc.greater(pc.binary_length(present), 0))
-        if not of_texts or can_be(present.cast, pa.float64()):
-            values = present.cast(pa.float64(), safe=False)
-        else:
-            values = present.cast(pa.binary())
+        if can_be(values.cast, pa.float64()):
+            values = values.cast(pa.float64())
         if not len(values):
             return True
         first, last = values[0].as_py(), values[-1].as_py()
-        falls = pc.any(pc.less(values[1:], values[:-1])).as_py()
         follows = self._last is None or (isinstance(first, type(self._last)) and first >= self._last)
         self._last = last
-        return follows and not falls
+        return follows and not pc.any(pc.less(values[1:], values[:-1])).as_py()

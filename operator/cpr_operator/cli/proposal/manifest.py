@@ -14,7 +14,7 @@ from cpr_operator.api.frozen_settings import replay_policy, sparse_updates
 from cpr_operator.api.quantities import write_bytes
 from cpr_operator.api.sizes import dense_size, shard_memory
 from cpr_operator.api.validate import parse_document
-from cpr_operator.cli.command_errors import DocumentError
+from cpr_operator.cli.command_errors import DocumentError, OptionError
 from cpr_operator.cli.proposal import training
 from cpr_operator.cli.proposal.columns import Use, uses_of
 from cpr_operator.cli.proposal.commented import Block, Node, Value, plain
@@ -68,7 +68,7 @@ def propose(data: DataStats, target: Target, label: str | None, separator: str |
             " or a tab, write a manifest with data.csv.delimiter, or a file with commas"
         )
     if data.format == "Criteo":
-        chosen, numbers, ids, rest = _criteo(data)
+        chosen, numbers, ids, rest = _criteo(data, label)
     else:
         chosen = choose_label(data.columns, label)
         uses = uses_of(data, chosen.column)
@@ -102,9 +102,11 @@ class _Columns:
     separator: str | None
 
 
-def _criteo(data: DataStats) -> tuple[Label, tuple[Use, ...], tuple[Use, ...], tuple[Use, ...]]:
+def _criteo(data: DataStats, option: str | None) -> tuple[Label, tuple[Use, ...], tuple[Use, ...], tuple[Use, ...]]:
     """Return the uses of the columns of Criteo's layout, which are fixed."""
     first, *others = data.columns
+    if option not in {None, first.name}:
+        raise OptionError(f"--label {option}: the label of Criteo's layout is its first column; leave the option out")
     label = replace(choose_label((first,), first.name), reason="the first column of Criteo's layout")
     counts = [Use(each, "Count", "a count of Criteo's layout") for each in others[:DENSE_FEATURES]]
     ids = [

@@ -22,7 +22,7 @@ _MOST_VALUES = 1_000_000
 #: The number of different values is exact up to here, and has a standard error of 1.6 % beyond.
 _EXACT = 4095
 _ROOM = 1.1
-#: With more ids, of which at least this portion occurs once, others are still to come.
+#: If there are more ids, and at least this portion occurs once, others are still to come.
 _MANY = 10_000
 _ENDLESS = 0.5
 #: Dynamic tables are planned for this occupancy (docs/dynamic-tables.md).

@@ -10,7 +10,7 @@ from cpr_contract.requests import DataStats
 from cpr_operator.cli.proposal.columns import Use
 from cpr_operator.cli.proposal.label import Label
 
-#: A pass over the data has about this many steps, as long as the batch is within its bounds.
+#: A pass over the data has about this many steps, if the batch is within its bounds.
 _STEPS = 1000
 _LEAST_BATCH, _LARGEST_BATCH = 128, 2048
 _FEW, _MANY = 1_000_000, 10_000_000
