@@ -241,7 +241,7 @@ def test_tables_that_do_not_fit_become_dynamic() -> None:
     data = stats(CLICK, column("user", low=0, high=2**30), column("site", "text"), rows=10**10)
     spec = parse_document(plain(propose(data, TARGET, None, None).manifest))
     assert [(table.ids, table.rows) for table in spec.model.tables] == [("Dynamic", 2**24), ("Vocabulary", 51)]
-    with pytest.raises(DocumentError, match="this machine has 512"):
+    with pytest.raises(DocumentError, match="of the 512 MiB of this machine"):
         propose(data, replace(TARGET, memory_bytes=512 << 20), None, None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -83,7 +84,12 @@ def uses_of(data: DataStats, label: str) -> tuple[Use, ...]:
 
 
 def _use(column: ColumnStats, rows: int) -> Use:
-    for decide in (_unreadable, _outcome, _list, partial(_unique, rows=rows), _time, _weight, _number):
+    decisions: tuple[Callable[[ColumnStats], Use | None], ...] = (
+        *(_unreadable, _outcome, _list),
+        partial(_unique, rows=rows),
+        *(_time, _weight, _number),
+    )
+    for decide in decisions:
         if (use := decide(column)) is not None:
             return use
     if kinds.is_numeric(column.kind):

@@ -37,13 +37,11 @@ Node = Value | Block
 
 def plain(node: Node) -> Any:
     """Return the document without its reasons."""
-    match node:
-        case Value():
-            return node.value
-        case Block(children=Mapping() as fields):
-            return {name: plain(child) for name, child in fields.items()}
-        case _:
-            return [plain(child) for child in node.children]
+    if isinstance(node, Value):
+        return node.value
+    if isinstance(node.children, Mapping):
+        return {name: plain(child) for name, child in node.children.items()}
+    return [item.value for item in node.children]
 
 
 def write(document: Block) -> str:

@@ -41,7 +41,7 @@ def choose_label(columns: Sequence[ColumnStats], option: str | None) -> Label:
         found = [each for each in columns if joined(each.name) in names]
         usable = [label for each in found if (label := _binary(each, "its name")) is not None]
         if len(usable) > 1:
-            raise OptionError(f"{_names(usable)} may each be the label; {_OPTION}")
+            raise OptionError(_candidates(columns, [each.column for each in usable]))
         if usable:
             return usable[0]
         if found and names is LABELS:
@@ -51,16 +51,17 @@ def choose_label(columns: Sequence[ColumnStats], option: str | None) -> Label:
         return _rating(rated[0])
     binary = [label for each in columns if (label := _binary(each, "the only column of two values")) is not None]
     if len(rated) > 1 or len(binary) != 1:
-        return _ambiguous(columns, [each.name for each in rated] or [each.column for each in binary])
+        raise OptionError(_candidates(columns, [each.name for each in rated] or [each.column for each in binary]))
     return binary[0]
 
 
-def _ambiguous(columns: Sequence[ColumnStats], candidates: Sequence[str]) -> Label:
-    if candidates:
-        raise OptionError(f"columns {', '.join(candidates)} may each be the label; {_OPTION}")
+def _candidates(columns: Sequence[ColumnStats], equal: Sequence[str]) -> str:
+    """Return a message with the columns that are equally likely; without any, with those of few values."""
+    if equal:
+        return f"columns {', '.join(equal)} may each be the label; {_OPTION}"
     few = [f"{each.name} ({_shown(each)})" for each in columns if 1 < len(_values(each)) <= _MOST_VALUES]
     listed = f"those with few values are {', '.join(few)}" if few else "none has few values"
-    raise OptionError(f"no column is named as a label or has 0 and 1 alone; {listed}; {_OPTION}")
+    return f"no column is named as a label or has 0 and 1 alone; {listed}; {_OPTION}"
 
 
 def _stated(columns: Sequence[ColumnStats], option: str) -> Label:
@@ -141,7 +142,3 @@ def _shown(column: ColumnStats) -> str:
 def _share(column: ColumnStats, positive: Sequence[str]) -> str:
     counts = dict(column.values)
     return f"{sum(counts.get(each, 0) for each in positive) / max(1, sum(counts.values())):.1%} of rows are 1"
-
-
-def _names(labels: Sequence[Label]) -> str:
-    return f"columns {', '.join(each.column for each in labels)}"

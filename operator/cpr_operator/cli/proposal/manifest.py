@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,8 +119,8 @@ def _criteo(data: DataStats, option: str | None) -> tuple[Label, tuple[Use, ...]
 def _fitted(columns: _Columns, target: Target) -> Block:
     """Return the manifest with the widest vectors and the largest tables that this machine can hold."""
     tables, limit = tables_of(columns.ids, columns.data), _OF_MACHINE * target.memory_bytes
-    sizes = [(dim, None) for dim in _DIMS] + [(_DIMS[-1], capacity) for capacity in _CAPACITIES]
-    needed = 0
+    sizes: list[tuple[int, int | None]] = [(dim, None) for dim in _DIMS]
+    sizes += [(_DIMS[-1], capacity) for capacity in _CAPACITIES]
     for dim, capacity in sizes:
         held = tables if capacity is None else smaller(tables, capacity)
         unsized = _manifest(columns, target, held, dim, (_QUANTUM, _QUANTUM))
@@ -128,11 +128,10 @@ def _fitted(columns: _Columns, target: Target) -> Block:
         shard = shard_memory(spec, replay_policy(spec), sparse_updates(spec).mode).needed_bytes
         dense = dense_size(spec.model)
         trainer = _trainer_bytes(columns, held) + (0 if dense is None else dense.trainer_bytes)
-        needed = _SHARDS * shard + trainer
-        if needed <= limit:
+        if _SHARDS * shard + trainer <= limit:
             return _manifest(columns, target, held, dim, (_rounded(shard), _rounded(trainer)))
     raise DocumentError(
-        f"the smallest tables take {needed >> 20:,} MiB, and this machine has {target.memory_bytes >> 20:,}: leave"
+        f"the smallest job takes more than {_OF_MACHINE:.0%} of the {target.memory_bytes >> 20:,} MiB of this machine: leave"
         " columns of ids out of the file, or use a larger machine"
     )
 
@@ -240,7 +239,7 @@ def _evaluation(rows: int, held_out: float) -> Block:
     )
 
 
-def _members(memory: tuple[int, int]) -> Mapping[str, Node]:
+def _members(memory: tuple[int, int]) -> dict[str, Node]:
     shard, trainer = memory
     return {
         "trainers": Block(
