@@ -131,8 +131,8 @@ def _fitted(columns: _Columns, target: Target) -> Block:
         if _SHARDS * shard + trainer <= limit:
             return _manifest(columns, target, held, dim, (_rounded(shard), _rounded(trainer)))
     raise DocumentError(
-        f"the smallest job takes more than {_OF_MACHINE:.0%} of the {target.memory_bytes >> 20:,} MiB of this machine: leave"
-        " columns of ids out of the file, or use a larger machine"
+        f"the smallest job takes more than {_OF_MACHINE:.0%} of the {target.memory_bytes >> 20:,} MiB of this machine:"
+        " leave columns of ids out of the file, or use a larger machine"
     )
 
 
