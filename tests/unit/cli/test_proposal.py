@@ -230,7 +230,7 @@ def test_batch_and_epochs_follow_the_number_of_rows() -> None:
     assert epochs(10**5, evaluated=False).value == 1
 
 
-@pytest.mark.parametrize(("memory", "dim"), [(64 << 30, 16), (3 << 30, 8)])
+@pytest.mark.parametrize(("memory", "dim"), [(64 << 30, 16), (7 << 29, 8)])
 def test_vectors_are_as_wide_as_memory_allows(memory: int, dim: int) -> None:
     data = stats(CLICK, column("user", low=0, high=2**24), rows=10**8)
     spec = parse_document(plain(propose(data, replace(TARGET, memory_bytes=memory), None, None).manifest))
@@ -255,6 +255,15 @@ def test_tables_that_do_not_fit_become_dynamic() -> None:
 def test_data_without_ids_is_refused(columns: Sequence[ColumnStats], message: str) -> None:
     with pytest.raises(DocumentError, match=message):
         propose(stats(*columns), TARGET, None, None)
+
+
+def test_text_of_digits_is_a_number_in_text_formats_alone() -> None:
+    """Readers of Parquet refuse text as a number, and as a label without values."""
+    columns = (CLICK, column("price", "number", 0, 9, whole=False), USER)
+    for form, label_values, numeric in (("CSV", 0, 1), ("Parquet", 1, 0)):
+        spec = parse_document(plain(propose(stats(*columns, form=form), TARGET, None, None).manifest))
+        assert spec.data.columns is not None
+        assert (len(spec.data.columns.label_values), spec.model.numeric) == (label_values, numeric)
 
 
 def test_rows_without_label_may_be_left_out_in_each_pass() -> None:

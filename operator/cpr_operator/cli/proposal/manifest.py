@@ -62,6 +62,7 @@ def propose(data: DataStats, target: Target, label: str | None, separator: str |
 
     Raises OptionError if the label is ambiguous, and DocumentError if no job can train the data.
     """
+    data = _by_types(data)
     if len(data.columns) == 1:
         raise DocumentError(
             f"there is one column, {data.columns[0].name}: if its cells are separated by another character than a comma"
@@ -100,6 +101,15 @@ class _Columns:
     ids: tuple[Use, ...]
     rest: tuple[Use, ...]
     separator: str | None
+
+
+def _by_types(data: DataStats) -> DataStats:
+    """Return the statistics with text as text. In formats with types, text of digits is no number."""
+    if data.format in {"Criteo", "CSV", "TSV"}:
+        return data
+    text = {"kind": "text", "lowest": None, "highest": None, "whole": False}
+    columns = (replace(each, **text) if each.kind in {"integer", "number"} else each for each in data.columns)
+    return replace(data, columns=tuple(columns))
 
 
 def _criteo(data: DataStats, option: str | None) -> tuple[Label, tuple[Use, ...], tuple[Use, ...], tuple[Use, ...]]:

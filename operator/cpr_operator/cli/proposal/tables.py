@@ -27,6 +27,8 @@ _MANY = 10_000
 _ENDLESS = 0.5
 #: Dynamic tables are planned for this occupancy (docs/dynamic-tables.md).
 _OCCUPANCY = 0.9
+#: Each of the two shards needs a page.
+_LEAST_PAGES = 2
 _MAX_NAME = 63
 
 
@@ -102,7 +104,7 @@ def _row_numbers(use: Use, column: ColumnStats, distinct: int) -> int | None:
 
 
 def _dynamic(ids: int) -> dict[str, Any]:
-    rows = PAGE_SLOTS * math.ceil(ids / (_OCCUPANCY * PAGE_SLOTS))
+    rows = PAGE_SLOTS * max(_LEAST_PAGES, math.ceil(ids / (_OCCUPANCY * PAGE_SLOTS)))
     return {"rows": rows, "ids": "Dynamic", "eviction": {"score": "Pushes"}}
 
 
