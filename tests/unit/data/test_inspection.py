@@ -105,11 +105,11 @@ def test_statistics_cover_parquet_lists_and_times(tmp_path: Path) -> None:
 def test_statistics_list_values_and_find_whole_and_ordered_columns(tmp_path: Path, ending: str) -> None:
     """Two files are one sequence of rows."""
     rows = [
-        {"label": place % 4 == 0, "user": place // 10, "price": place / 8, "left": 7 - place, "id": f"{place:03}"}
+        {"label": int(place % 4 == 0), "user": place // 10, "price": place / 8, "left": 7 - place, "id": f"{place:03}"}
         for place in range(100)
     ]
     for name, part in (("a", rows[:50]), ("b", rows[50:])):
-        table = pa.Table.from_pylist([row | {"label": int(row["label"])} for row in part])
+        table = pa.Table.from_pylist(part)
         write_table = pq.write_table if ending == "parquet" else pyarrow.csv.write_csv
         write_table(table, tmp_path / f"{name}.{ending}")
     found = columns(inspect_files(InspectionRequest(f"{tmp_path}/"), FILES))

@@ -185,7 +185,7 @@ class _Order:
     """The last value of a column whose values have not fallen so far."""
 
     def __init__(self) -> None:
-        self._last: float | bytes | None = None
+        self._last: Any = None  # float or bytes
 
     def continues(self, column: Any) -> bool:
         """Return whether the values of one more block, a pyarrow chunked array, do not fall either."""

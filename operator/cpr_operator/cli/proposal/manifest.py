@@ -107,9 +107,13 @@ def _by_types(data: DataStats) -> DataStats:
     """Return the statistics with text as text. In formats with types, text of digits is no number."""
     if data.format in {"Criteo", "CSV", "TSV"}:
         return data
-    text = {"kind": "text", "lowest": None, "highest": None, "whole": False}
-    columns = (replace(each, **text) if each.kind in {"integer", "number"} else each for each in data.columns)
-    return replace(data, columns=tuple(columns))
+    columns = tuple(
+        replace(each, kind="text", lowest=None, highest=None, whole=False)
+        if each.kind in {"integer", "number"}
+        else each
+        for each in data.columns
+    )
+    return replace(data, columns=columns)
 
 
 def _criteo(data: DataStats, option: str | None) -> tuple[Label, tuple[Use, ...], tuple[Use, ...], tuple[Use, ...]]:
@@ -151,7 +155,7 @@ def _trainer_bytes(columns: _Columns, tables: Sequence[Table]) -> int:
     id_bytes = 8 if any(table.is_dynamic for table in tables) else 4
     bag = sum(use.column.bag_mean or 1 for use in columns.ids)
     row = 4 * len(columns.numbers) + 4 + id_bytes * math.ceil(bag)
-    values = sum(table.fields["rows"] for table in tables if table.fields["ids"] == "Vocabulary")
+    values = sum(int(table.fields["rows"]) for table in tables if table.fields["ids"] == "Vocabulary")
     return _TRAINER_BYTES + 2 * row * min(columns.data.rows, _WINDOW_ROWS) + _BYTES_OF_VALUE * values
 
 
