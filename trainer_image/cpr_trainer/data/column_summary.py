@@ -182,7 +182,7 @@ class Distinct:
 
 
 class _Order:
-    """The last value of a column whose values have not fallen so far."""
+    """The last value of a column that has not fallen so far."""
 
     def __init__(self) -> None:
         self._last: Any = None  # float or bytes
