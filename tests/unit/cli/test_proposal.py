@@ -275,7 +275,7 @@ def test_rows_without_label_may_be_left_out_in_each_pass() -> None:
 def test_written_manifest_reads_as_its_values() -> None:
     """Names with signs of YAML, and values that break a comment's line."""
     names = ("a: b", "#", "- x", "n", "1e3", "two\nlines", "\u2028", "é", "'", '"', "{", "x" * 128)
-    data = stats(CLICK, *(column(name, "text") for name in names), valued("gone\nspec:", "evil\n  image: x\x1b[2J"))
+    data = stats(CLICK, *(column(name, "text") for name in names), valued("lost\nspec:", "evil\n  image: x\x1b[2J"))
     manifest = propose(data, TARGET, None, None).manifest
     text = write(manifest)
     assert yaml_text.read_documents(text) == (plain(manifest),)

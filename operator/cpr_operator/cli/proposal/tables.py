@@ -21,7 +21,7 @@ _MAX_ROWS = 2**31 - 1
 _MOST_VALUES = 1_000_000
 #: The number of different values is exact up to here, and has a standard error of 1.6 % beyond.
 _EXACT = 4095
-_ROOM = 1.1
+_MARGIN = 1.1
 #: If there are more ids, and at least this portion occurs once, others are still to come.
 _MANY = 10_000
 _ENDLESS = 0.5
@@ -87,7 +87,7 @@ def _ids(use: Use, data: DataStats) -> tuple[dict[str, Any], str]:
         return _dynamic(distinct), f"{distinct:,} ids, {single / distinct:.0%} of them occur once: more are to come"
     if distinct > _MOST_VALUES:
         return _dynamic(distinct), f"{distinct:,} ids are too many for a vocabulary"
-    rows = distinct + 1 if distinct <= _EXACT else math.ceil(_ROOM * distinct)
+    rows = distinct + 1 if distinct <= _EXACT else math.ceil(_MARGIN * distinct)
     fields = {"rows": rows, "ids": "Vocabulary", "vocabulary": {"build": {"minCount": 1}}}
     return fields, f"{distinct:,} ids have a row each, and row 0 is for others"
 
