@@ -29,7 +29,7 @@ def cprjob(folder: Path, *arguments: str) -> str:
         ("criteo_80k", 0.702),  # examples/public_logs/criteo-kaggle.yaml
     ],
 )
-def test_real_log_trains_in_three_commands_as_well_as_by_an_example(log: str, example: float, tmp_path: Path) -> None:
+def test_real_log_is_trained_in_three_commands(log: str, example: float, tmp_path: Path) -> None:
     """Held-out AUC of the same last tenth of the rows."""
     print(cprjob(tmp_path, "init", str(click_log(f"{log}.tsv.gz"))))
     cprjob(tmp_path, "run", f"{log.replace('_', '-')}.yaml", "--workdir", "work")

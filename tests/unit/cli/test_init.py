@@ -138,7 +138,7 @@ def train(document: dict[str, Any], rows: int) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_each_format_trains_as_it_is_written(form: str) -> None:
+def test_each_format_is_trained_as_it_is_written(form: str) -> None:
     document = manifest(FORMATS[form](clicks(600)))
     data, tables = document["spec"]["data"], document["spec"]["model"]["tables"]
     assert data["format"] == form.partition(",")[0]
@@ -163,7 +163,7 @@ def test_each_format_trains_as_it_is_written(form: str) -> None:
         ("yambda-flat", "listens.parquet", ()),
     ],
 )
-def test_public_log_trains_as_it_is_distributed(name: str, place: str, option: tuple[str, ...], here: Path) -> None:
+def test_public_log_is_trained_as_it_is_distributed(name: str, place: str, option: tuple[str, ...], here: Path) -> None:
     WRITERS[name](here)
     train(manifest(place, *option), ROWS)
 
