@@ -173,14 +173,24 @@ class Imported:
     unused: tuple[str, ...]
 
 
-# --- cprjob data inspect ---
+# --- cprjob data inspect, cprjob init ---
+
+#: The most different values of a column that its statistics list.
+MAX_VALUES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class InspectionRequest:
-    """The files at `uri` on this machine, in a format to be detected; None: the data of the job."""
+    """The files at `uri` on this machine, in a format to be detected; None: the data of the job.
+
+    Of files with more rows, whole blocks with about `rows` of them are read, from all parts of the files; None: all.
+    Cells of the columns `bags` in text are lists of ids, with `separator` between them.
+    """
 
     uri: str | None
+    rows: int | None = None
+    bags: tuple[str, ...] = ()
+    separator: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +202,9 @@ class ColumnStats:
     1.6 %; None for types that are neither values nor lists of values. `repeated` of them occur at least twice. `feeds`
     is the use of the column in the job, empty if unused. In a column of bags, statistics are those of their ids,
     `missing` are the empty bags, a bag has `bag_mean` ids on average and at most `bag_most`.
+    `values` are the first different values, with the number of their cells if there are no more than MAX_VALUES
+    different ones. `whole`: there are numbers, and all but NaN are whole. `finite`: no number is NaN or infinite.
+    `ordered`: no value is below that of the row before.
     """
 
     name: str
@@ -204,6 +217,10 @@ class ColumnStats:
     bag_mean: float | None = None
     bag_most: int | None = None
     repeated: int | None = None
+    values: tuple[tuple[str, int], ...] = ()
+    whole: bool = False
+    finite: bool = True
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +236,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DataStats:
-    """All rows of a set of files. `faults` locate the first of the `bad` rows. `advice`: sentences."""
+    """A set of files with `rows`. `faults` locate the first of the `bad` rows. `advice`: sentences.
+
+    Statistics are those of the `read` rows; None: of all.
+    """
 
     format: str
     header: bool
@@ -230,6 +250,7 @@ class DataStats:
     columns: tuple[ColumnStats, ...]
     reading: Reading | None
     advice: tuple[str, ...] = ()
+    read: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

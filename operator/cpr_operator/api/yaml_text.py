@@ -68,6 +68,15 @@ def write_documents(*documents: Any) -> str:
     return yaml.dump_all(documents, Dumper=_Writer, sort_keys=False, allow_unicode=True)
 
 
+def write_inline(value: Any) -> str:
+    """Return a JSON value as YAML on one line that kubectl and this module parse to the same value."""
+    text: str = yaml.dump(
+        value, Dumper=_Writer, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10**6
+    )
+    text = text.removesuffix("...\n").removesuffix("\n")
+    return text if len(text.splitlines()) <= 1 else json.dumps(value)  # text with line breaks
+
+
 class _Composer(yaml.SafeLoader):
     """PyYAML's parser, which marks scalars without quotes and refuses deep nesting and cycles."""
 

@@ -43,6 +43,30 @@ for commands in bench_commands():
 
 
 @app.command()
+def init(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Files with rows: a path, a folder, or a glob in quotes.")
+    ],
+    *,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[=VALUE,...]", help="The column to predict, and those of its values that mean 1."),
+    ] = None,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="File to write. Defaults to NAME.yaml, by the name of the data.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Read about this many rows instead of all.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Write a manifest that trains the data, with the reason for each line."""
+    from cpr_operator.cli.init import InitOptions
+    from cpr_operator.cli.init import init as write_manifest
+
+    with reported_errors():
+        write_manifest(InitOptions(data, label, out_file, rows, force), out, os.environ)
+
+
+@app.command()
 def run(  # noqa: PLR0913 -- one parameter per option
     file: Annotated[Path | None, _MANIFEST] = None,
     *,

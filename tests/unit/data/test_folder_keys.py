@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract.model import TableSpec
+from cpr_contract.requests import InspectionRequest
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.data.dataset import Batch
 from cpr_trainer.data.folder_keys import keys_of
@@ -81,7 +82,11 @@ def test_key_that_not_all_folders_have_is_missing_by_name(tmp_path: Path) -> Non
 
 def test_inspection_shows_keys(tmp_path: Path) -> None:
     write(WHOLE.select(["click", "user"]), tmp_path / "hour=3", "parquet", columns=COLUMNS)
-    assert [each.name for each in inspect_files(f"{tmp_path}/", FILES).columns] == ["click", "user", "hour"]
+    assert [each.name for each in inspect_files(InspectionRequest(f"{tmp_path}/"), FILES).columns] == [
+        "click",
+        "user",
+        "hour",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpr_contract.model import DynamicSpec, TableSpec
+from cpr_contract.requests import InspectionRequest
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import rows_of_integers, rows_of_texts
@@ -249,7 +250,10 @@ def test_two_spellings_of_ids_are_reported_by_inspect_and_at_the_start(
     data = replace(spec("CSV", f"{tmp_path}/*"), columns=columns)
     model = model_of([HASHED, TableSpec("item", 5)])
     warning = "Column user writes 2 of 2 numbers in two ways, as '12' and '12.0'"
-    for found in (inspect_files(f"{tmp_path}/*", FILES), inspect_job(job_of(data, model), FILES).data):
+    for found in (
+        inspect_files(InspectionRequest(f"{tmp_path}/*"), FILES),
+        inspect_job(job_of(data, model), FILES).data,
+    ):
         assert [each for each in found.advice if "in two ways" in each] == [found.advice[0]]
         assert found.advice[0].startswith(warning[:37])
         assert "data.columns.integers" in found.advice[0]

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.model import DynamicSpec, FeatureSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_contract.requests import ColumnStats, DataStats
+from cpr_contract.requests import MAX_VALUES, ColumnStats, DataStats, InspectionRequest
 from cpr_contract.spec import DataSpec, EvaluationSpec, JobSpec, SnapshotSpec, StoreSpec
-from cpr_trainer.data.inspection import Distinct, inspect_files, inspect_job
+from cpr_trainer.data.column_summary import Distinct
+from cpr_trainer.data.inspection import inspect_files, inspect_job
 from cpr_trainer.errors import DataError
 from cprjob_bench.roles.samples import write_criteo_tsv
 from cprjob_serving.hashes import mix64
@@ -39,7 +41,7 @@ def columns(stats: DataStats) -> dict[str, ColumnStats]:
 def test_column_statistics_are_equal_in_every_format(tmp_path: Path, ending: str) -> None:
     rows = clicks(1000)
     write(rows, tmp_path, ending, files=2)
-    stats = inspect_files(f"{tmp_path}/", FILES)
+    stats = inspect_files(InspectionRequest(f"{tmp_path}/"), FILES)
     assert (stats.format, stats.files, stats.rows, stats.bad) == (FORMATS[ending], 2, 1000, 0)
     found = columns(stats)
     assert (sorted if ending == "jsonl" else list)(found) == (sorted if ending == "jsonl" else list)(NAMES)
@@ -62,7 +64,7 @@ def test_column_statistics_are_equal_in_every_format(tmp_path: Path, ending: str
 def test_column_has_the_kind_of_its_widest_cell(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b,c,d\n1,1,,x\n2,2.5,,3\n")
     (tmp_path / "b.csv").write_text("a,b,c,d\n3,,,\n1e2x,1,,4\n")
-    found = columns(inspect_files(f"{tmp_path}/*", FILES))
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/*"), FILES))
     assert [found[name].kind for name in "abcd"] == ["text", "number", "empty", "text"]
     assert (found["a"].lowest, found["b"].lowest, found["b"].highest) == (None, 1, 2.5)
     assert [found[name].missing for name in "abcd"] == [0, 1, 4, 1]
@@ -83,20 +85,74 @@ def test_types_that_differ_between_files_are_all_shown(
 ) -> None:
     for name, cells in (("a", first), ("b", second)):
         pq.write_table(pa.table({"user": cells}), tmp_path / f"{name}.parquet")
-    assert columns(inspect_files(f"{tmp_path}/", FILES))["user"].kind == kind
+    assert columns(inspect_files(InspectionRequest(f"{tmp_path}/"), FILES))["user"].kind == kind
 
 
 def test_statistics_cover_parquet_lists_and_times(tmp_path: Path) -> None:
     lists = {"l": [[1], None, [2, 3, 3, None]], "o": [[[1]], [[2]], None], "e": [[], [], None]}
     table = pa.table({**lists, "t": pa.array([1, 1, None], pa.timestamp("ms"))})
     pq.write_table(table, tmp_path / "a.parquet")
-    found = columns(inspect_files(f"{tmp_path}/a.parquet", FILES))
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/a.parquet"), FILES))
     assert (found["l"].kind, found["l"].distinct, found["l"].missing) == ("list of int64", 3, 1)
     assert (found["l"].lowest, found["l"].highest, found["l"].bag_mean, found["l"].bag_most) == (1, 3, 4 / 3, 3)
     assert (found["e"].distinct, found["e"].missing, found["e"].bag_most) == (0, 3, 0)
     assert found["o"].kind.startswith("list<")
     assert (found["o"].distinct, found["o"].missing, found["o"].bag_most) == (None, 1, None)
     assert (found["t"].kind, found["t"].distinct, found["t"].missing) == ("timestamp[ms]", 1, 1)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_statistics_list_values_and_find_whole_and_ordered_columns(tmp_path: Path, ending: str) -> None:
+    """Two files are one sequence of rows."""
+    rows = [
+        {"label": int(place % 4 == 0), "user": place // 10, "price": place / 8, "left": 7 - place, "id": f"{place:03}"}
+        for place in range(100)
+    ]
+    for name, part in (("a", rows[:50]), ("b", rows[50:])):
+        table = pa.Table.from_pylist(part)
+        write_table = pq.write_table if ending == "parquet" else pyarrow.csv.write_csv
+        write_table(table, tmp_path / f"{name}.{ending}")
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/"), FILES))
+    assert sorted(found["label"].values) == [("0", 75), ("1", 25)]
+    assert len(found["id"].values) == MAX_VALUES
+    assert [name for name in found if found[name].whole] == ["label", "user", "left", "id"]
+    assert [name for name in found if found[name].ordered] == ["user", "price", "id"]
+
+
+def test_order_is_that_of_numbers_over_empty_cells_and_files(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,c\n9,x,2\n,,3\n10,y,4\n")
+    (tmp_path / "b.csv").write_text("a,b,c\n10,y,3\n")
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/"), FILES))
+    assert [found[name].ordered for name in "abc"] == [True, True, False]
+
+
+def test_numbers_that_are_none_are_found(tmp_path: Path) -> None:
+    cells = {"nan": [1.0, float("nan")], "inf": [1.0, float("inf")], "null": [1.0, None], "half": [1.0, 0.5]}
+    pq.write_table(pa.table(cells), tmp_path / "a.parquet")
+    found = columns(inspect_files(InspectionRequest(f"{tmp_path}/a.parquet"), FILES))
+    assert {name: (each.whole, each.finite) for name, each in found.items()} == {
+        "nan": (True, False),
+        "inf": (False, False),
+        "null": (True, True),
+        "half": (False, True),
+    }
+
+
+def test_sample_has_blocks_of_all_parts(tmp_path: Path) -> None:
+    table = pa.table({"user": range(1000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    stats = inspect_files(InspectionRequest(f"{tmp_path}/a.parquet", rows=300), FILES)
+    assert (stats.rows, stats.read) == (1000, 300)
+    user = columns(stats)["user"]
+    assert (user.lowest, user.highest, user.distinct) == (0, 699, 300)
+    assert inspect_files(InspectionRequest(f"{tmp_path}/a.parquet", rows=1000), FILES).read is None
+
+
+def test_text_with_a_separator_is_counted_as_ids(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("click,tags\n0,a|b\n1,\n1,b\n")
+    request = InspectionRequest(f"{tmp_path}/a.csv", bags=("tags",), separator="|")
+    tags = columns(inspect_files(request, FILES))["tags"]
+    assert (tags.kind, tags.distinct, tags.missing, tags.bag_mean, tags.bag_most) == ("list of text", 2, 1, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +168,13 @@ def test_statistics_cover_parquet_lists_and_times(tmp_path: Path) -> None:
 )
 def test_format_is_detected_by_the_first_line(tmp_path: Path, text: str, form: str, *, header: bool) -> None:
     (tmp_path / "data").write_text(text, newline="")
-    stats = inspect_files(f"{tmp_path}/data", FILES)
+    stats = inspect_files(InspectionRequest(f"{tmp_path}/data"), FILES)
     assert (stats.format, stats.header, stats.rows) == (form, header, text.count("\n") - header)
 
 
 def test_criteo_is_detected_by_its_columns(tmp_path: Path) -> None:
     write_criteo_tsv(tmp_path / "clicks", 100, 1, (TableSpec("a", 10),))
-    stats = inspect_files(f"{tmp_path}/clicks", FILES)
+    stats = inspect_files(InspectionRequest(f"{tmp_path}/clicks"), FILES)
     assert (stats.format, stats.header, len(stats.columns)) == ("Criteo", False, 40)
 
 
@@ -181,7 +237,7 @@ def test_bad_rows_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
     assert len(stats.faults) == 10
     assert stats.faults[0] == f"{tmp_path}/a.csv, line 6: it has 2 columns instead of 6"
     assert stats.faults[1] == f"{tmp_path}/a.csv, line 10: column click is '7', not 0 or 1"
-    assert inspect_files(f"{tmp_path}/a.csv", FILES).bad == 1, "without a job any cell is right"
+    assert inspect_files(InspectionRequest(f"{tmp_path}/a.csv"), FILES).bad == 1, "without a job any cell is right"
 
 
 def test_synthetic_data_cannot_be_inspected() -> None:

@@ -5,44 +5,34 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TextIO
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TextIO
 
 from cpr_contract.codec import to_json
 from cpr_contract.model import PAGE_SLOTS
 from cpr_contract.requests import ColumnStats, DataStats, Inspection, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
-from cpr_trainer.arrays import Ints
-from cpr_trainer.data.csv_signs import CsvSigns
-from cpr_trainer.data.decode import decode, split_bags
-from cpr_trainer.data.dialect import Dialect, dialect_of
-from cpr_trainer.data.files import CORRECT_COLUMNS, Format, Index, content_errors
+from cpr_trainer.data.column_summary import ColumnSummary, Distinct, can_be
+from cpr_trainer.data.decode import decode
+from cpr_trainer.data.dialect import dialect_of
+from cpr_trainer.data.files import CORRECT_COLUMNS, Block, Format, Index, content_errors
 from cpr_trainer.data.json_lines import JsonLinesFormat
 from cpr_trainer.data.open import evaluation_data, files_of, format_of, index_data, with_vocabularies
 from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.reader import index_files, layout_of
-from cpr_trainer.data.schema import CRITEO_NAMES, Columns, columns_of, is_list, is_number, is_text
+from cpr_trainer.data.schema import CRITEO_NAMES, Columns, columns_of
 from cpr_trainer.data.text import REMEDY, Text, first_line
 from cpr_trainer.data.vocabularies import find_vocabularies
-from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, Spellings, as_canonical, spelling_matters
+from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, as_canonical, spelling_matters
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import data_access, read_job, read_request, store_access
 from cpr_trainer.store import Uris
-from cprjob_serving.hashes import U64, Cells
 
-#: The kinds of text, from the narrowest to the widest: a column has the kind of its widest cell.
-_KINDS = ("empty", "integer", "number", "text")
-_NUMERIC_TEXTS = (("integer", pa.int64()), ("number", pa.float64()))
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.
 _INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)( or (integer|u?int[0-9]+))*")
 #: Formats by their first bytes.
 _BINARY: dict[bytes, DataFormat] = {b"PAR1": "Parquet", b"ARRO": "Arrow", b"ORC": "ORC"}
-_SKETCH = 4096
 #: In a fuller dynamic table more new ids find their place full (ADR 46).
 _OCCUPANCY = 0.9
 _MAX_ERRORS_SHOWN = 10
@@ -52,19 +42,31 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Read an `InspectionRequest` from `source` and write the `Inspection` to `sink`. Raises TrainerError."""
     request = read_request(InspectionRequest, source, "data inspect")
     if request.uri is not None:
-        found = Inspection(inspect_files(request.uri, Uris(StoreSpec("file:///", None, "", ""))))
+        found = Inspection(inspect_files(request, Uris(StoreSpec("file:///", None, "", ""))))
     else:
         job = read_job(environ)
         found = inspect_job(job, files_of(job, store_access(environ), data_access(environ)))
     print(to_json(found), file=sink, flush=True)
 
 
-def inspect_files(uri: str, files: Uris) -> DataStats:
-    """Return the statistics of all columns of the files that `uri` names. Raises DataError."""
-    found = files.find(uri)
+def inspect_files(request: InspectionRequest, files: Uris) -> DataStats:
+    """Return the statistics of all columns of the files that `request.uri` names. Raises DataError."""
+    found = files.find(str(request.uri))
     data = _detect(found[0], files)
     form = format_of(data, None, files)
-    return _summarize(data, form, index_files(found, form), None)[0]
+    indices = index_files(found, form)
+    separators = {} if request.separator is None else dict.fromkeys(request.bags, request.separator)
+    return _summarize(data, form, indices, None, _sample(indices, request.rows), separators)[0]
+
+
+def _sample(indices: Sequence[Index], rows: int | None) -> list[Block]:
+    """Return blocks with about `rows` rows, at even distances over all files; None: all blocks."""
+    blocks = [block for index in indices for block in index.blocks]
+    total = layout_of(indices).rows
+    if rows is None or rows >= total:
+        return blocks
+    count = max(1, round(len(blocks) * rows / total))
+    return [blocks[place * len(blocks) // count] for place in range(count)]
 
 
 def _detect(uri: str, files: Uris) -> DataSpec:
@@ -81,19 +83,11 @@ def _detect(uri: str, files: Uris) -> DataSpec:
     tabs = "\t" in line
     with content_errors(uri, REMEDY):
         cells = line.split("\t") if tabs else next(csv.reader([line]), [])
-    names = not any(_can_be(float, cell) for cell in cells)
+    names = not any(can_be(float, cell) for cell in cells)
     form: DataFormat = "TSV" if tabs else "CSV"
     if tabs and not names and len(cells) == len(CRITEO_NAMES):
         form = "Criteo"
     return DataSpec(form, uri, 1, None, 1, 0, 0, header=names)
-
-
-def _can_be(convert: Callable[..., object], *values: object) -> bool:
-    try:
-        convert(*values)
-    except ValueError:  # ArrowInvalid is one.
-        return False
-    return True
 
 
 def inspect_job(job: JobSpec, files: Uris) -> Inspection:
@@ -121,18 +115,24 @@ def inspect_job(job: JobSpec, files: Uris) -> Inspection:
     return Inspection(stats, _summarize(scored, form, index_data(scored, form, files), columns)[0])
 
 
-def _summarize(
-    data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None
+def _summarize(  # noqa: PLR0913, PLR0917 -- the data, and the part of it that is read
+    data: DataSpec,
+    form: Format,
+    indices: Sequence[Index],
+    used: Columns | None,
+    sample: Sequence[Block] | None = None,
+    separators: Mapping[str, str] | None = None,
 ) -> tuple[DataStats, dict[str, ColumnSummary]]:
-    """Read all blocks once. Returns the statistics, and the summary of each column by its name."""
-    separators = {}
+    """Read the blocks of `sample`, or all. Returns the statistics, and the summary of each column by its name."""
+    separators = separators or {}
+    blocks = _sample(indices, None) if sample is None else sample
     if used is not None and used.separator is not None:
         separators = dict.fromkeys((*used.bags, *used.weights), used.separator)
     integers = {each.column for each in (used.inputs if used else ()) if each.integers and not each.has_bags}
     dialect = dialect_of(data) if data.format in {"CSV", "TSV"} else None
     summaries: dict[str, ColumnSummary] = {}
     bad, errors = 0, list[str]()
-    for block in (block for index in indices for block in index.blocks):
+    for block in blocks:
         parsed = form.parse(block, form.fetch(block))
         with content_errors(block.uri, CORRECT_COLUMNS):
             for name in parsed.table.column_names:
@@ -145,16 +145,18 @@ def _summarize(
             errors.append(f"{form.location(block, row)}: {wrong[row]}")
     uses = {} if used is None else _uses(used)
     columns = tuple(summary.stats(", ".join(uses.get(name, ()))) for name, summary in summaries.items())
+    rows, read = layout_of(indices).rows, sum(block.rows for block in blocks)
     stats = DataStats(
         format=data.format,
         header=data.header and data.format in {"CSV", "TSV"},
         files=len(indices),
-        rows=layout_of(indices).rows,
+        rows=rows,
         bad=bad,
         faults=tuple(errors),
         columns=columns,
         reading=None,
         advice=(*_spelling_advice(summaries, used), *_csv_advice(summaries, used)),
+        read=None if read == rows else read,
     )
     return stats, summaries
 
@@ -248,123 +250,3 @@ def _capacities(used: Columns, summaries: Mapping[str, ColumnSummary]) -> list[s
 def _capacity(ids: int) -> int:
     """Return the least capacity of a dynamic table with this number of ids, at the occupancy `_OCCUPANCY`."""
     return PAGE_SLOTS * max(1, math.ceil(ids / (_OCCUPANCY * PAGE_SLOTS)))
-
-
-class ColumnSummary:
-    """The statistics of one column, block by block; of the ids in it, if it has lists, or texts with a `separator`."""
-
-    def __init__(self, name: str, separator: str | None = None, dialect: Dialect | None = None) -> None:
-        self._name = name
-        self._separator = separator
-        self._bags, self._ids_in_bags, self._longest_bag = 0, 0, 0
-        self._text_kind = _KINDS[0]
-        self._types = dict[str, None]()  # those of cells other than texts, in the order of their first
-        self._missing = 0
-        self._range: tuple[float, float] | None = None
-        self.distinct: Distinct | None = Distinct()
-        self.spellings = Spellings()
-        self.csv_signs = None if dialect is None else CsvSigns(dialect)
-
-    def add(self, column: Any) -> None:
-        """Add the cells of one more block, a pyarrow chunked array."""
-        of_lists = is_list(column.type) and not pa.types.is_nested(column.type.value_type)
-        if len(column) and (self._separator is not None or of_lists):
-            column, lengths, _ = split_bags(column, self._separator)
-            self._bags += len(lengths)
-            self._ids_in_bags += int(lengths.sum())
-            self._longest_bag = max(self._longest_bag, int(lengths.max()))
-            self._missing += int((lengths == 0).sum())
-        for chunk in column.chunks:
-            if pa.types.is_nested(chunk.type):
-                self._types[str(chunk.type)], self.distinct = None, None
-                self._missing += chunk.null_count
-            else:
-                self._add_values(chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode())
-
-    def stats(self, feeds: str) -> ColumnStats:
-        """Return the statistics of all cells."""
-        lowest, highest = self._range or (None, None)
-        distinct, repeated = (None, None) if self.distinct is None else self.distinct.counts()
-        stats = ColumnStats(
-            self._name, self._kind(), self._missing, lowest, highest, distinct, feeds, repeated=repeated
-        )
-        if not self._bags:
-            return stats
-        mean = self._ids_in_bags / self._bags
-        return replace(stats, kind=f"list of {stats.kind}", bag_mean=mean, bag_most=self._longest_bag)
-
-    def _kind(self) -> str:
-        """Return the types of all cells: files may differ."""
-        texts = [] if self._types and self._text_kind == _KINDS[0] else [self._text_kind]
-        return " or ".join([*self._types, *texts])
-
-    def _add_values(self, coded: Any) -> None:
-        """Add a dictionary array: each different value is read once."""
-        values, of_texts = coded.dictionary, is_text(coded.dictionary.type)
-        texts = values.cast(pa.binary() if of_texts else pa.string()).cast(pa.binary())
-        present = pc.greater(pc.binary_length(texts), 0)
-        places = coded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
-        occurrences = np.bincount(places, minlength=len(values) + 1)[:-1]
-        # A dictionary may have values that no cell has.
-        filled = present.to_numpy(zero_copy_only=False) & (occurrences > 0)
-        self._missing += len(places) - int(occurrences[filled].sum())
-        texts = texts.filter(pa.array(filled))
-        if self.distinct is not None:
-            self.distinct.add(Cells.of_arrow(texts).hashes(), occurrences[filled])
-        if of_texts or pa.types.is_integer(values.type):
-            self.spellings.add(texts)
-        if self.csv_signs is not None:
-            self.csv_signs.add(texts)
-        if not of_texts:
-            if not pa.types.is_null(values.type):
-                self._types[str(values.type)] = None
-            if is_number(values.type):
-                self._widen(values)
-        elif self._text_kind != "text" and len(texts):
-            kind = next((kind for kind, to in _NUMERIC_TEXTS if _can_be(texts.cast, to)), "text")
-            self._text_kind = max(self._text_kind, kind, key=_KINDS.index)
-            if self._text_kind == "text":
-                self._range = None
-            else:
-                self._widen(texts)
-
-    def _widen(self, values: Any) -> None:
-        bounds = pc.min_max(values.cast(pa.float64(), safe=False))
-        if (low := bounds["min"].as_py()) is not None:
-            known = self._range or (low, low)
-            self._range = (min(known[0], low), max(known[1], bounds["max"].as_py()))
-
-
-class Distinct:
-    """The number of different values, from the smallest of their hashes (Bar-Yossef et al., 2002).
-
-    Exact while there are fewer than 4096; above that it follows from the density of the k smallest hashes, with a
-    standard error of 1 / sqrt(k). The occurrences of these values are counted: a hash that is among the smallest at the
-    end was so from its first occurrence on.
-    """
-
-    def __init__(self) -> None:
-        self._smallest = np.empty(0, np.uint64)
-        self._occurrences = np.empty(0, np.int64)
-
-    def add(self, hashes: U64, occurrences: Ints) -> None:
-        """Count values by their hashes, uint64 [n], which may repeat. occurrences: int64 [n], of each."""
-        if len(self._smallest) == _SKETCH:
-            near = hashes <= self._smallest[-1]
-            hashes, occurrences = hashes[near], occurrences[near]
-        merged, places = np.unique(np.concatenate((self._smallest, hashes)), return_inverse=True)
-        sums = np.zeros(len(merged), np.int64)
-        np.add.at(sums, places, np.concatenate((self._occurrences, occurrences)))
-        self._smallest, self._occurrences = merged[:_SKETCH], sums[:_SKETCH]
-
-    def counts(self) -> tuple[int, int]:
-        """Return the number of different values, and of those that occur at least twice."""
-        repeated = int(np.count_nonzero(self._occurrences > 1))
-        if len(self._smallest) < _SKETCH:
-            return len(self._smallest), repeated
-        distinct = (_SKETCH - 1) * 2.0**64 / float(self._smallest[-1])
-        return round(distinct), round(distinct * repeated / _SKETCH)
-
-    def merge(self, other: Distinct) -> None:
-        """Add all values of another column."""
-        self.add(other._smallest, other._occurrences)
