@@ -98,11 +98,11 @@ async def status_of(cluster: LocalCluster, job: JobView) -> Status:
 
 async def until_published(cluster: LocalCluster, job: JobView, served: Served, more: int) -> None:
     """Wait until all members train, and the follower has this many further models."""
-    wanted = served.follower.sequence + more
+    due = served.follower.sequence + more
     while True:
         served.look()
         status = await status_of(cluster, job)
-        if status.phase in {"Running", "Succeeded"} and status.recovery is None and served.follower.sequence >= wanted:
+        if status.phase in {"Running", "Succeeded"} and status.recovery is None and served.follower.sequence >= due:
             return
         assert status.phase != "Failed", status.conditions
         await asyncio.sleep(0.1)
