@@ -81,14 +81,14 @@ class Pins:
         self.followed.pin([], -self.followed.order.known_samples % BATCH, end=True)
 
 
-def all_trained(running: LocalJob, pins: Pins, log: Log) -> None:
-    """Wait until all files are pinned, and trained but for the last batch, with the anchor at which all stand."""
+def all_trained(running: LocalJob, pins: Pins, arrived: int) -> None:
+    """Wait until all rows are pinned, and trained but for the last batch, with the anchor at which all stand."""
 
     def caught_up() -> bool:
         rows, known = pins.read(), pins.followed.order.known_samples
         report = running.trainer(running.leader)
         at_anchor = bool(report.anchors) and report.anchors[-1].samples == known - BATCH
-        return rows == log.rows and known % BATCH == 0 and report.samples == known - BATCH and at_anchor
+        return rows == arrived and known % BATCH == 0 and report.samples == known - BATCH and at_anchor
 
     running.wait_for(caught_up, "all files are trained")
 
@@ -138,17 +138,17 @@ def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_pa
     pins = Pins(job)
     with LocalJob(job, tmp_path / "disturbed", NEVER_S) as running:
         running.start()
-        all_trained(running, pins, log)
+        all_trained(running, pins, log.rows)
         for number, fault in enumerate((kill_shard, kill_trainer(1), kill_trainer(0), roll_back), 2):
             fault(running)
             log.day(number, 700 + 10 * number)
             running.wait_for(lambda: pins.read() == log.rows, "the file is pinned")
             if fault is not roll_back:
                 kill_shard(running)
-            all_trained(running, pins, log)
+            all_trained(running, pins, log.rows)
             assert running.trainer(running.leader).state is TrainerState.TRAINING
         log.day(0, 5)
-        all_trained(running, pins, log)
+        all_trained(running, pins, log.rows)
         pins.end()
         kill_shard(running)
         anchor = running.result()

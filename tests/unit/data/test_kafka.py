@@ -242,7 +242,7 @@ def test_rows_are_those_of_the_messages(form: str) -> None:
         0.0 if row.price is None or (form == "Arrow" and place == 1) else row.price
         for place, row in enumerate(ROWS[:20])
     ]
-    assert found.dense[:, 2].tolist() == np.float32(expected).tolist()
+    assert found.dense[:, 2].tolist() == np.array(expected, np.float32).tolist()
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ class Reader:
         return [self.rows[row] for row in order.indices_of(order.slice_of(step)).tolist()]
 
 
-def looks_of(store: MemoryStore, folder: Folder, data: DataSpec = DATA, oldest_samples: int = 0) -> DataLooks:
-    return DataLooks(data, "uid", store, arrivals_of(folder), lambda: oldest_samples)
+def looks_of(store: MemoryStore, folder: Folder, data: DataSpec = DATA) -> DataLooks:
+    return DataLooks(data, "uid", store, arrivals_of(folder))
 
 
 def arrivals_of(folder: Folder, index: IndexFiles | None = None) -> ArrivingFiles:
@@ -306,9 +306,7 @@ def filled(monkeypatch: pytest.MonkeyPatch, count: int, every: int, needed: int 
     """Return a store with `count` pins, each of a file of one batch; anchors need `needed` before the newest."""
     monkeypatch.setattr(data_pins, "RESTATE_EVERY", every)
     folder, store = Folder(), MemoryStore()
-    looks = DataLooks(
-        DATA, "uid", store, cast(Uris, folder), folder.index, lambda: (len(folder.files) - 1 - needed) * BATCH
-    )
+    looks = DataLooks(DATA, "uid", store, arrivals_of(folder), lambda: (len(folder.files) - 1 - needed) * BATCH)
     for number in range(count):
         folder.write(f"{number:03d}", BATCH)
         assert len(look(looks)) == 1
@@ -425,7 +423,7 @@ def test_files_of_pins_before_a_failed_request_are_returned_by_the_next(monkeypa
 def test_names_of_files_that_were_moved_away_are_dropped_but_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_pins, "RESTATE_EVERY", 3)
     folder, store, oldest = Folder(), MemoryStore(), [0]
-    looks = DataLooks(DATA, "uid", store, cast(Uris, folder), folder.index, lambda: oldest[0])
+    looks = DataLooks(DATA, "uid", store, arrivals_of(folder), lambda: oldest[0])
     for number in range(30):
         folder.files.clear()
         folder.write(f"{number:03d}", BATCH)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import certifi
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined] -- not in its __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in its __all__
     AdminClient,
     ConfigResource,
     OffsetSpec,
