@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -97,7 +96,7 @@ def test_members_and_the_broker_are_killed_and_each_message_is_trained_once(brok
         result = from_json(Result, running.trainers[running.leader].termination_message)
     rows, voids = trained(pins)
     assert rows == Counter(range(log.rows))
-    assert 0 < voids < BATCH * pins.followed.number
+    assert 0 < voids < BATCH * len(pins.all)
     assert (result.lost, result.total_samples) == ((), log.rows + voids)
     form = MessageFormat(broker.reader(uri), JsonValues(FILES, None))
     values = [value for index in pins.files for block in index.blocks for value in form.fetch(block).values]
@@ -109,7 +108,7 @@ def test_members_and_the_broker_are_killed_and_each_message_is_trained_once(brok
 
     # Another run on the same pins.
     calm_job = followed(tmp_path / "calm", uri)
-    shutil.copytree(tmp_path / "disturbed/store/bucket/5f1e/data-pins", tmp_path / "calm/store/bucket/5f1e/data-pins")
+    pins.copy_to(calm_job)
     with LocalJob(calm_job, tmp_path / "calm", NEVER_S) as running:
         running.start()
         anchor = running.result()

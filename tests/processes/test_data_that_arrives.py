@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,14 +11,18 @@ import pytest
 import torch
 
 from cpr_contract.codec import from_json
-from cpr_contract.manifests import ShardManifest
+from cpr_contract.manifests import DataPin, ShardManifest
 from cpr_contract.model import TableSpec
 from cpr_contract.reports import Result, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
+from cpr_trainer.checkpoint.format.data_pins import PinChain
 from cpr_trainer.checkpoint.format.documents import read_document
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.data.files import Index
+from cpr_trainer.data.open import indices_of_manifest
+from cpr_trainer.data.reader import layout_of
+from cpr_trainer.data.stream_order import StreamOrder
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.followed_data import FollowedData
 from processes.faults import NEVER_S
@@ -65,27 +68,48 @@ class Log:
 
 
 class Pins:
-    """The pins of a job in its store."""
+    """All pins of a job in its store; `order` has also the segments that the job drops."""
 
     def __init__(self, job: JobSpec) -> None:
-        self._store = open_store(job.snapshots.store, None, None)
-        self.followed = FollowedData(job.data, job.job_uid, self._store)
+        self._job = job
+        self._chain = _chain_of(job)
+        self.all: list[DataPin] = []
         self.files: list[Index] = []
+        self.order = StreamOrder(job.data)
 
     def read(self) -> int:
         """Read new pins; return the number of rows in all."""
-        self.files += self.followed.read()
+        for pin in self._chain.read():
+            own = pin.segments[-1]
+            files = indices_of_manifest(own.files)
+            self.order = self.order.followed_by(layout_of(files) if own.rows else None, own.voids)
+            self.order = self.order.ended() if pin.end else self.order
+            self.files += files
+            self.all.append(pin)
         return sum(block.rows for index in self.files for block in index.blocks)
 
     def end(self) -> None:
-        self.followed.pin([], -self.followed.order.known_samples % BATCH, end=True)
+        followed = FollowedData(self._job.data, self._job.job_uid, open_store(self._job.snapshots.store, None, None))
+        followed.read()
+        followed.pin([], -followed.order.known_samples % BATCH, end=True)
+        self.read()
+
+    def copy_to(self, job: JobSpec) -> None:
+        """Write the pins for a job that has no anchor yet, and needs the first segment, too."""
+        chain = _chain_of(job)
+        for pin in self.all:
+            chain.write(replace(pin, previous=chain.digest, first_needed=0))
+
+
+def _chain_of(job: JobSpec) -> PinChain:
+    return PinChain(open_store(job.snapshots.store, None, None), job.job_uid)
 
 
 def all_trained(running: LocalJob, pins: Pins, arrived: int) -> None:
     """Wait until all rows are pinned, and trained but for the last batch, with the anchor at which all stand."""
 
     def caught_up() -> bool:
-        rows, known = pins.read(), pins.followed.order.known_samples
+        rows, known = pins.read(), pins.order.known_samples
         report = running.trainer(running.leader)
         at_anchor = bool(report.anchors) and report.anchors[-1].samples == known - BATCH
         return rows == arrived and known % BATCH == 0 and report.samples == known - BATCH and at_anchor
@@ -114,7 +138,7 @@ def roll_back(running: LocalJob) -> None:
 
 def trained(pins: Pins) -> tuple[Counter[int], int]:
     """Return how often each row of the pinned files is trained, and the number of void samples."""
-    order = pins.followed.order
+    order = pins.order
     rows: Counter[int] = Counter()
     for step in range(1, order.steps + 1):
         rows.update(order.indices_of(order.slice_of(step)).tolist())
@@ -155,14 +179,14 @@ def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_pa
         result = from_json(Result, running.trainers[running.leader].termination_message)
     rows, voids = trained(pins)
     assert rows == Counter(range(log.rows))
-    assert 0 < voids < BATCH * pins.followed.number
+    assert 0 < voids < BATCH * len(pins.all)
     assert (result.lost, result.total_samples) == ((), log.rows + voids)
     found = saved_model(job, anchor, tmp_path / "found")
     assert found.scored == log.rows
 
     # Another run that reads all pins at its start, and has one end.
     calm_job = job_of(tmp_path / "calm")
-    shutil.copytree(tmp_path / "disturbed/store/bucket/5f1e/data-pins", tmp_path / "calm/store/bucket/5f1e/data-pins")
+    pins.copy_to(calm_job)
     with LocalJob(calm_job, tmp_path / "calm", NEVER_S) as running:
         running.start()
         anchor = running.result()
@@ -189,7 +213,7 @@ def test_only_trainer_ends_as_one_process_does_once_all_is_trained(tmp_path: Pat
     assert (rows, voids) == (Counter(range(log.rows)), 30)
     check_end(job, anchor, 450)
     found = saved_model(job, anchor, tmp_path / "found")
-    alone = single_process_model(job, pins.followed.order)
+    alone = single_process_model(job, pins.order)
     assert torch.equal(found.dense, alone.dense)
     for table, rows_of in zip(found.tables, alone.tables, strict=True):
         assert torch.equal(table, rows_of)
