@@ -100,7 +100,11 @@ class FollowSpec:
     idle: Literal["Wait", "Finish"] = "Wait"
 
 
-DataFormat = Literal["Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Synthetic", "Custom"]
+DataFormat = Literal[
+    "Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Delta", "Iceberg", "Synthetic", "Custom"
+]
+#: Formats of tables whose log lists the files: `DataSpec.uri` names one table.
+TABLE_FORMATS: frozenset[DataFormat] = frozenset({"Delta", "Iceberg"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,8 @@ class DataSpec:
     with `header` text files begin with their names, and `csv` is the syntax of CSV and TSV. Rows are shuffled in
     windows of `shuffle_rows`; with 0 they have the order of the data. The last portion `hold_out` of them is never
     trained. Objects are read at `store`, by default the endpoint of the job's store. A job that is to `follow` its
-    data has no number of samples, and one epoch.
+    data has no number of samples, and one epoch. `version` is that of a Delta table, or the snapshot of an Iceberg
+    table; None is the newest when the job starts.
     """
 
     format: DataFormat
@@ -130,6 +135,7 @@ class DataSpec:
     store: EndpointSpec | None = None
     csv: CsvSpec | None = None
     follow: FollowSpec | None = None
+    version: int | None = None
 
 
 #: The treatment of a table with another number of rows than its source: an error, row r from row r mod the source's
@@ -317,6 +323,7 @@ def description_version(version: int, job: JobSpec) -> int:
         job.data.columns is not None and bool(job.data.columns.label_values),
         stop is not None and stop.target is not None,
         job.data.follow is not None,
+        job.data.format in TABLE_FORMATS,
     )
     return max(version, NEW_FIELDS_VERSION) if any(raised) else version
 
