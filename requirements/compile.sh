@@ -15,7 +15,7 @@ dev "${without[@]}" pyproject.toml -o requirements/dev.txt
 # The site's, on top of those.
 pin --group docs --constraint requirements/dev.txt -o requirements/docs.txt
 pin --extra operator "${without[@]}" pyproject.toml -o requirements/operator.txt
-pin --extra onnx --extra kafka "${without[@]}" pyproject.toml -o requirements/trainer.txt
+pin --extra onnx --extra delta --extra iceberg --extra kafka "${without[@]}" pyproject.toml -o requirements/trainer.txt
 # The baselines of `cprjob bench train`, on the trainer's own versions; fbgemm-gpu-cpu replaces the fbgemm-gpu that
 # torchrec requires.
 pin --extra trainer "${without[@]}" --constraint requirements/trainer.txt --override <(echo "fbgemm-gpu ; sys_platform == 'never'") \

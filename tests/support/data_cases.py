@@ -9,6 +9,7 @@ from support.documents import (
     COLUMNS,
     CRITEO,
     CSV,
+    DELTA,
     DYNAMIC,
     FEATURES,
     LAKE,
@@ -64,6 +65,13 @@ DATA = (
     Case("spec.data.uri", CRITEO, {"spec.data.uri": "s3://clicks/day"}, "Synthetic data is made by the trainers"),
     Case("spec.data.uri", CRITEO, CRITEO | {"spec.data.uri": ABSENT}, "data in files needs a uri"),
     Case("spec.data.uri", PARQUET, PARQUET | {"spec.data.uri": ABSENT}, "data in files needs a uri"),
+    Case("spec.data.uri", DELTA, DELTA | {"spec.data.uri": "s3://lake/*/"}, "is one table"),
+    Case(
+        "spec.data.version",
+        DELTA | {"spec.data.format": "Iceberg", "spec.data.version": 4815593388672528517},
+        PARQUET | {"spec.data.version": 3},
+        "only Delta and Iceberg tables have versions",
+    ),
     Case(
         "spec.data.entrypoint",
         PARQUET | {"spec.data.format": "Custom", "spec.data.entrypoint": "mine:Rows", "spec.data.uri": ABSENT},

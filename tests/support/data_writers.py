@@ -5,7 +5,6 @@ Runs in an environment that has these programs, and not the project. Each functi
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -32,15 +31,29 @@ def _duckdb(options: str, name: str) -> Writer:
 
 
 def _delta(source: Path, folder: Path) -> None:
-    """Write a Delta table, compact it, and leave only the file that the compaction wrote."""
+    """Write a Delta table with folders of partitions, delete some rows, compact it, and add them again."""
     deltalake, rows = import_module("deltalake"), import_module("pyarrow.parquet").read_table(source)
-    table = folder / "table"
+    table = str(folder / "table")
     for part in (rows.slice(0, 5), rows.slice(5)):
-        deltalake.write_deltalake(str(table), part, mode="append")
-    deltalake.DeltaTable(str(table)).optimize.compact()
-    (compacted,) = deltalake.DeltaTable(str(table)).file_uris()
-    shutil.move(compacted.removeprefix("file://"), folder / "a.parquet")
-    shutil.rmtree(table)
+        deltalake.write_deltalake(table, part, mode="append", partition_by=["site"])
+    deltalake.DeltaTable(table).delete("price > 3")
+    deltalake.DeltaTable(table).optimize.compact()
+    deltalake.write_deltalake(table, rows.slice(3), mode="append", partition_by=["site"])
+
+
+def _iceberg(source: Path, folder: Path) -> None:
+    """Write an Iceberg table with a column that gets its name later, delete some rows, and add them again."""
+    sql, rows = import_module("pyiceberg.catalog.sql"), import_module("pyarrow.parquet").read_table(source)
+    catalog = sql.SqlCatalog("writer", uri="sqlite:///:memory:", warehouse=folder.as_uri())
+    catalog.create_namespace("lake")
+    old = rows.rename_columns(["was_" * (name == "user") + name for name in rows.column_names])
+    table = catalog.create_table("lake.rows", old.schema, location=f"{folder.as_uri()}/table")
+    for part in (old.slice(0, 5), old.slice(5)):
+        table.append(part)
+    with table.update_schema() as update:
+        update.rename_column("was_user", "user")
+    table.delete("price > 3")
+    table.append(rows.slice(3))
 
 
 def _spark(write: Callable[[Any, str], object]) -> Writer:
@@ -96,6 +109,7 @@ WRITERS: dict[str, Writer] = {
     "fastparquet": _fastparquet,
     "fastparquet-gzip": lambda source, folder: _fastparquet(source, folder, compression="GZIP", row_group_offsets=4),
     "deltalake": _delta,
+    "pyiceberg": _iceberg,
     "spark-parquet": _spark(lambda frame, folder: frame.parquet(folder)),
     "spark-parquet-v2": _spark(lambda frame, folder: frame.options(**_V2).parquet(folder)),
     "spark-csv": _spark(lambda frame, folder: frame.option("header", value=True).csv(folder)),

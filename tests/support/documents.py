@@ -76,6 +76,7 @@ PARQUET: Edits = {"spec.data": {"format": "Parquet", "uri": "s3://clicks/day=*/"
 #: A store of its own for the data.
 LAKE: Edits = {"spec.data.store": {"endpoint": "https://lake.example"}}
 CSV: Edits = PARQUET | {"spec.data.format": "CSV"}
+DELTA: Edits = PARQUET | {"spec.data.format": "Delta", "spec.data.uri": "s3://lake/clicks"}
 #: Two features over one of the two tables; and data for them.
 LISTED: Edits = {
     "spec.model.features": [

@@ -206,6 +206,36 @@ class DenseManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A column with one value in all rows of a file. `kind` names its Arrow type; a `text` of None is a null."""
+
+    name: str
+    kind: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """The column `name` of a table. In a file with field ids it is that of `field_id`, else the first of `names` there.
+
+    A file without it has `default` in all rows, or nulls.
+    """
+
+    name: str
+    field_id: int | None
+    names: tuple[str, ...]
+    default: Constant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A version of a table: the number of a Delta Lake version, or the id of an Iceberg snapshot."""
+
+    version: int
+    columns: tuple[TableColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DataManifest:
     """The files of a job's data as its first leader found them. All trainers read these during the whole job.
 
@@ -213,6 +243,8 @@ class DataManifest:
     `uris` to `blocks` have an item for each file: its size and its tag (see `cpr_trainer.store.Version`), True if it
     can only be read from the front, the index of its column names in `columns`, and its number of blocks.
     `block_rows` to `block_sizes` have one for each block, file by file: its rows and their position.
+    Files of a `table` have the columns of its version, and the values that the table's log has for them: `constants_of`
+    has the index in `constants` for each file.
 
     The files of a Kafka topic are ranges of offsets, such as "clicks-3@100-250": 100 to 249 of partition 3. The size of
     one is that of its values in bytes, its tag their digest, and its block begins at its first offset and has its
@@ -233,6 +265,9 @@ class DataManifest:
     block_starts: tuple[int, ...]
     block_sizes: tuple[int, ...]
     evaluates: bool = False
+    table: TableVersion | None = None
+    constants: tuple[tuple[Constant, ...], ...] = ()
+    constants_of: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

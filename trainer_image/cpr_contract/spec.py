@@ -105,7 +105,11 @@ class FollowSpec:
         return self.until_s is not None or self.idle == "Finish"
 
 
-DataFormat = Literal["Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Kafka", "Synthetic", "Custom"]
+DataFormat = Literal[
+    "Criteo", "CSV", "TSV", "JSONLines", "Parquet", "Arrow", "ORC", "Delta", "Iceberg", "Kafka", "Synthetic", "Custom"
+]
+#: Formats of tables whose log lists the files: `DataSpec.uri` names one table.
+TABLE_FORMATS: frozenset[DataFormat] = frozenset({"Delta", "Iceberg"})
 
 #: The format of the values of messages: an object is a row, or a stream of Arrow IPC has the rows.
 ValueFormat = Literal["JSON", "Arrow"]
@@ -133,6 +137,7 @@ class DataSpec:
     windows of `shuffle_rows`; with 0 they have the order of the data. The last portion `hold_out` of them is never
     trained. Objects are read at `store`, by default the endpoint of the job's store. A job that is to `follow` its
     data has no number of samples, and one epoch. `Kafka` data is followed; its `uri` has the brokers and the topic.
+    `version` is that of a Delta table, or the snapshot of an Iceberg table; None is the newest when the job starts.
     """
 
     format: DataFormat
@@ -151,6 +156,7 @@ class DataSpec:
     csv: CsvSpec | None = None
     follow: FollowSpec | None = None
     kafka: KafkaSpec | None = None
+    version: int | None = None
 
 
 #: The treatment of a table with another number of rows than its source: an error, row r from row r mod the source's
@@ -339,6 +345,7 @@ def description_version(version: int, job: JobSpec) -> int:
         stop is not None and stop.target is not None,
         job.data.follow is not None,
         job.data.kafka is not None,
+        job.data.format in TABLE_FORMATS,
     )
     return max(version, NEW_FIELDS_VERSION) if any(raised) else version
 

@@ -15,10 +15,11 @@ import pytest
 from cpr_contract.model import TableSpec
 from cpr_contract.spec import ColumnsSpec, CsvSpec, DataSpec
 from cpr_trainer.data.dataset import Batch
+from cpr_trainer.data.tables import table_format
 from support.data_writers import WRITERS
 from support.fresh import UV, environment
 from support.plain_batches import single_ids
-from support.table_data import everything, read, spec
+from support.table_data import FILES, everything, read, spec
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "tests" / "support" / "data_writers.py"
@@ -102,16 +103,20 @@ def by_price(data: DataSpec) -> Batch:
 def test_files_of_a_program_give_the_samples_of_pyarrow(tmp_path: Path, python: Path, rows: Path, writer: str) -> None:
     subprocess.run([python, SCRIPT, writer, rows, tmp_path], check=True, stdout=subprocess.DEVNULL)
     files = [path for path in tmp_path.rglob("*.*") if path.is_file() and path.name[0] not in "._"]
-    form = FORMATS[files[0].suffix.removeprefix(".")]
+    table = tmp_path / "table"
+    form = table_format(f"{table}/", FILES) or FORMATS[files[0].suffix.removeprefix(".")]
+    uri = f"{table if table.exists() else tmp_path}/"
     syntax = SYNTAX.get(writer) or SYNTAX.get(writer.partition("-")[0])
-    data = replace(spec(form, f"{tmp_path}/"), columns=COLUMNS, csv=syntax if form in {"CSV", "TSV"} else None)
+    data = replace(spec(form, uri), columns=COLUMNS, csv=syntax if form in {"CSV", "TSV"} else None)
     found, expected = by_price(data), by_price(replace(spec("Parquet", str(rows)), columns=COLUMNS))
     np.testing.assert_array_equal(found.dense, expected.dense)
     np.testing.assert_array_equal(found.labels, expected.labels)
     np.testing.assert_array_equal(found.ids, expected.ids)
 
 
-@pytest.mark.parametrize("program", ["pandas", "polars", "duckdb", "fastparquet", "deltalake", "pyspark", "pyarrow"])
+@pytest.mark.parametrize(
+    "program", ["pandas", "polars", "duckdb", "fastparquet", "deltalake", "pyiceberg", "pyspark", "pyarrow"]
+)
 def test_page_has_the_release_that_was_run(program: str) -> None:
     (version,) = re.findall(rf"^{program}==(\S+)", PINS.read_text("utf-8"), re.MULTILINE)
     named = {"deltalake": "delta-rs", "pyspark": "spark"}.get(program, program)

@@ -27,6 +27,8 @@ RUNS = {
     "tensorboard": ("python -c 'from torch.utils.tensorboard import SummaryWriter as w; print(w)'", "SummaryWriter"),
     "mlflow": ("python -c 'import mlflow; print(mlflow.MlflowClient)'", "MlflowClient"),
     "wandb": ("python -c 'import wandb; print(wandb.init)'", "init"),
+    "delta": ("python -c 'import cpr_trainer.data.delta as delta; print(delta.__name__)'", "cpr_trainer.data.delta"),
+    "iceberg": ("python -c 'import cpr_trainer.data.iceberg as ice; print(ice.__name__)'", "cpr_trainer.data.iceberg"),
     "torchx": (f"torchx runopts cprjob\ntorchx builtins\n{DRYRUN}", "kind: CPRJob"),
     "kafka": ("python -c 'from cpr_trainer.data.kafka.client import KafkaTopic as t; print(t)'", "KafkaTopic"),
     "onnx": ("python -c 'import cpr_trainer.export.main, onnx, onnxscript; print(onnx.__name__)'", "onnx"),

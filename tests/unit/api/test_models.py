@@ -15,7 +15,7 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import FailureRecord, Shard, Status
 from cpr_operator.api.validate import parse_spec, validate
 from support.data_cases import TEXTS
-from support.documents import BUILT, CRITEO, CROSSED, CSV, DYNAMIC, Edits, edited
+from support.documents import BUILT, CRITEO, CROSSED, CSV, DELTA, DYNAMIC, Edits, edited
 
 TARGET = {"metric": "AUC", "target": 0.80275}
 
@@ -98,6 +98,11 @@ def test_syntax_of_text_has_a_version_that_earlier_images_refuse() -> None:
     job = to_job_spec(parse_spec(edited(CSV | {"spec.data.csv": {"escape": "\\"}})["spec"]), "uid", "name")
     assert (job.contract, job.data.csv) == (NEW_FIELDS_VERSION, CsvSpec(escape="\\"))
     assert from_json(JobSpec, to_json(job)) == job
+
+
+def test_table_has_a_version_that_earlier_images_refuse() -> None:
+    job = to_job_spec(parse_spec(edited(DELTA | {"spec.data.version": 3})["spec"]), "uid", "name")
+    assert (job.contract, job.data.format, job.data.version) == (NEW_FIELDS_VERSION, "Delta", 3)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.5, 1_790_000_000.123])

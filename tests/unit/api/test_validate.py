@@ -64,7 +64,7 @@ def test_validate_names_all_invalid_fields_at_once() -> None:
         ("spec.model.embedding_dim", "did you mean embeddingDim?"),
         ("spec.model.tables.0.row", "did you mean rows?"),
         ("spec.snapshots.store.buckt", "did you mean bucket?"),
-        ("spec.data.zzz", "format, uri, store, entrypoint, columns, header"),
+        ("spec.data.zzz", "format, uri, version, store, entrypoint, columns, header"),
     ],
 )
 def test_unknown_field_is_refused_with_a_similar_name(path: str, meant: str) -> None:

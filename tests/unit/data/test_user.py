@@ -209,7 +209,7 @@ def test_a_dataset_of_another_length_than_the_job_began_with_is_refused(installe
         inputs = FrozenInputs("uid", None, lambda: True, lambda: None)
 
         def frozen(find: Find) -> Any:
-            found: list[Index] = list(inputs.freeze_data(store, FILES, find))
+            found: list[Index] = list(inputs.freeze_data(store, list, find))
             return found
 
         dataset = open_dataset(CUSTOM, model_of(TABLES), FILES, frozen)

@@ -122,7 +122,8 @@ def test_files_of_a_table_with_a_log_are_refused_by_name(
         DataError, match=f"names files of the {kind.split(maxsplit=1)[0]} table in .*lake/t/. "
     ) as caught:
         found_in(where, keys, tmp_path, pattern, monkeypatch)
-    assert "data.format: Custom" in caught.value.remedy
+    remedy = "data.format: Custom" if kind == "Hudi" else f"data.format: {kind.split(maxsplit=1)[0]}"
+    assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize("where", ["disk", "s3", "gs"])

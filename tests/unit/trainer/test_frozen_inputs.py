@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from cpr_contract.spec import DataSpec
 from cpr_trainer.checkpoint.format.records import read_frozen, restore_frozen
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.files import Block, Index, SourceFile
-from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, manifest_of_indices, open_dataset
+from cpr_trainer.data.open import (
+    Find,
+    FindVocabularies,
+    indices_of_manifest,
+    list_files,
+    manifest_of_indices,
+    open_dataset,
+)
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
@@ -50,8 +58,9 @@ class Bucket:
     ) -> tuple[Dataset, FrozenInputs]:
         """Do as a trainer does that starts."""
         inputs = FrozenInputs("uid", data.uri, leads, poll_interrupts, on_new_files)
+        list_present = partial(list_files, data, self.files)
         return open_dataset(
-            data, model_of(TABLES), self.files, lambda find: inputs.freeze_data(self.store, self.files, find)
+            data, model_of(TABLES), self.files, lambda find: inputs.freeze_data(self.store, list_present, find)
         ), inputs
 
 
@@ -114,7 +123,10 @@ def test_data_of_the_evaluation_is_frozen_separately(bucket: Bucket) -> None:
         inputs = FrozenInputs("uid", f"s3://{BUCKET}/test/", lambda: True, lambda: None, evaluates=True)
         data = spec("CSV", f"s3://{BUCKET}/test/")
         found = open_dataset(
-            data, model_of(TABLES), bucket.files, lambda find: inputs.freeze_data(bucket.store, bucket.files, find)
+            data,
+            model_of(TABLES),
+            bucket.files,
+            lambda find: inputs.freeze_data(bucket.store, partial(list_files, data, bucket.files), find),
         )
         return found, inputs
 
@@ -215,7 +227,7 @@ def test_vocabulary_is_built_once_and_read_by_later_processes(bucket: Bucket) ->
             return inputs.freeze_vocabularies(bucket.store, count)
 
         def indices(find: Find) -> Sequence[Index]:
-            return inputs.freeze_data(bucket.store, bucket.files, find)
+            return inputs.freeze_data(bucket.store, partial(list_files, data, bucket.files), find)
 
         return open_dataset(data, model_of(BUILT), bucket.files, indices, vocabularies=keep), inputs
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import finalize
 
+from cpr_contract.manifests import Constant, TableVersion
 from cpr_trainer.errors import DataError, TrainerError, printable
 from cpr_trainer.store import Version
 
@@ -60,11 +61,16 @@ _MAX_CAUSE_LETTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as it was found. `columns` are the names of a text file's columns; Parquet has them in its footer."""
+    """A file as it was found. `columns` are the names of a text file's columns; Parquet has them in its footer.
+
+    `table` is the version of the table that it belongs to, `constants` are the values that its log has for the file.
+    """
 
     uri: str
     version: Version
     columns: tuple[str, ...] = ()
+    table: TableVersion | None = None
+    constants: tuple[Constant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

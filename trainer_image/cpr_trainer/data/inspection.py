@@ -22,6 +22,7 @@ from cpr_trainer.data.open import evaluation_data, files_of, format_of, index_da
 from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.reader import index_files, layout_of
 from cpr_trainer.data.schema import CRITEO_NAMES, Columns, columns_of
+from cpr_trainer.data.tables import table_format
 from cpr_trainer.data.text import REMEDY, Text, first_line
 from cpr_trainer.data.vocabularies import find_vocabularies
 from cpr_trainer.data.whole_numbers import SPELLINGS_REMEDY, as_canonical, spelling_matters
@@ -33,6 +34,8 @@ from cpr_trainer.store import Uris
 _INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)( or (integer|u?int[0-9]+))*")
 #: Formats by their first bytes.
 _BINARY: dict[bytes, DataFormat] = {b"PAR1": "Parquet", b"ARRO": "Arrow", b"ORC": "ORC"}
+#: The data of files that no job names.
+_UNSTATED = DataSpec("Parquet", None, 1, None, 1, 0, 0, header=False)
 #: In a fuller dynamic table more new ids find their place full (ADR 46).
 _OCCUPANCY = 0.9
 _MAX_ERRORS_SHOWN = 10
@@ -51,10 +54,17 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
 
 def inspect_files(request: InspectionRequest, files: Uris) -> DataStats:
     """Return the statistics of all columns of the files that `request.uri` names. Raises DataError."""
-    found = files.find(str(request.uri))
-    data = _detect(found[0], files)
-    form = format_of(data, None, files)
-    indices = index_files(found, form)
+    uri = str(request.uri)
+    table = table_format(uri, files)
+    if table is None:
+        found = files.find(uri)
+        data = _detect(found[0], files)
+        form = format_of(data, None, files)
+        indices = index_files(found, form)
+    else:
+        data = replace(_UNSTATED, format=table, uri=uri)
+        form = format_of(data, None, files)
+        indices = index_data(data, form, files)
     separators = {} if request.separator is None else dict.fromkeys(request.bags, request.separator)
     return _summarize(data, form, indices, None, _sample(indices, request.rows), separators)[0]
 
@@ -75,11 +85,11 @@ def _detect(uri: str, files: Uris) -> DataSpec:
         head = stream.read(4)
         for magic, binary in _BINARY.items():
             if head.startswith(magic):
-                return DataSpec(binary, uri, 1, None, 1, 0, 0, header=False)
+                return replace(_UNSTATED, format=binary, uri=uri)
         stream.seek(0)
         line = first_line(Text(stream, uri, JsonLinesFormat.own).read(0, 1 << 16), uri)
     if line.lstrip().startswith("{"):
-        return DataSpec("JSONLines", uri, 1, None, 1, 0, 0, header=False)
+        return replace(_UNSTATED, format="JSONLines", uri=uri)
     tabs = "\t" in line
     with content_errors(uri, REMEDY):
         cells = line.split("\t") if tabs else next(csv.reader([line]), [])
@@ -87,7 +97,7 @@ def _detect(uri: str, files: Uris) -> DataSpec:
     form: DataFormat = "TSV" if tabs else "CSV"
     if tabs and not names and len(cells) == len(CRITEO_NAMES):
         form = "Criteo"
-    return DataSpec(form, uri, 1, None, 1, 0, 0, header=names)
+    return replace(_UNSTATED, format=form, uri=uri, header=names)
 
 
 def inspect_job(job: JobSpec, files: Uris) -> Inspection:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import accumulate, islice
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DataManifest
+from cpr_contract.manifests import Constant, DataManifest
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, KafkaSpec
@@ -30,6 +30,7 @@ from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.reader import TableDataset, index_each, index_files
 from cpr_trainer.data.schema import Columns, check_bags, check_fixed_layout, check_tables, columns_of
 from cpr_trainer.data.synthetic import SyntheticDataset
+from cpr_trainer.data.tables import TableFormat
 from cpr_trainer.data.text import TextFormat
 from cpr_trainer.data.user import UserFormat
 from cpr_trainer.data.vocabularies import Vocabularies, count_values, find_vocabularies
@@ -50,6 +51,8 @@ _FORMATS: dict[str, Callable[[Uris, Columns | None], Format]] = {
     "Arrow": arrow_format,
     "ORC": orc_format,
     "JSONLines": JsonLinesFormat,
+    "Delta": partial(TableFormat, "Delta"),
+    "Iceberg": partial(TableFormat, "Iceberg"),
 }
 _LOG = logging.getLogger(__name__)
 _NO_ACCESS = Access()
@@ -159,11 +162,23 @@ def index_data(data: DataSpec, form: Format, files: Uris) -> Sequence[Index]:
     """Find the blocks of `data`. Raises DataError, and what `files` raise."""
     if data.entrypoint is not None:
         return index_files((data.entrypoint,), form)
+    return index_files(_find_files(data, form, files), form)
+
+
+def list_files(data: DataSpec, files: Uris) -> Sequence[str]:
+    """Return the URIs of the present files of `data`; those of its version for a table that has one stated.
+
+    Raises as `index_data` does.
+    """
+    return _find_files(data, format_of(data, None, files), files)
+
+
+def _find_files(data: DataSpec, form: Format, files: Uris) -> Sequence[str]:
     if data.uri is None:
         raise DataError(f"{data.format} data needs a place to be read from.", "State data.uri.")
     if data.format == "Kafka":
         raise DataError(f"{data.uri} is a topic, which has no end of its own.", "State data.follow to train it.")
-    return index_files(files.find(data.uri), form)
+    return form.find(data.uri, data.version) if isinstance(form, TableFormat) else files.find(data.uri)
 
 
 def _spelling_warnings(columns: Columns, form: Format, indices: Sequence[Index]) -> list[str]:
@@ -195,7 +210,7 @@ def evaluation_data(job: JobSpec) -> DataSpec | None:
     uri = None if job.evaluation is None else job.evaluation.uri
     if uri is None:
         return None
-    own = replace(job.data, uri=uri, hold_out=0.0)
+    own = replace(job.data, uri=uri, hold_out=0.0, version=None)
     if own.format == "Kafka":
         files: DataFormat = "JSONLines" if (own.kafka or KafkaSpec()).value_format == "JSON" else "Arrow"
         return replace(own, format=files)
@@ -224,6 +239,10 @@ def manifest_of_indices(job_uid: str, uri: str, indices: Sequence[Index], *, eva
     blocks = [block for index in indices for block in index.blocks]
     columns = {file.columns: None for file in files}  # Most files have the same.
     places = {names: place for place, names in enumerate(columns)}
+    constants: dict[tuple[Constant, ...], int] = {}
+    for file in files:
+        if file.table is not None:
+            constants.setdefault(file.constants, len(constants))
     return DataManifest(
         contract=CONTRACT_VERSION,
         job_uid=job_uid,
@@ -239,6 +258,9 @@ def manifest_of_indices(job_uid: str, uri: str, indices: Sequence[Index], *, eva
         block_starts=tuple(block.start for block in blocks),
         block_sizes=tuple(block.size for block in blocks),
         evaluates=evaluates,
+        table=files[0].table if files else None,
+        constants=tuple(constants),
+        constants_of=tuple(constants[file.constants] for file in files if file.table is not None),
     )
 
 
@@ -248,11 +270,12 @@ def indices_of_manifest(manifest: DataManifest) -> list[Index]:
     if sum(m.blocks) != len(m.block_rows):
         raise ValueError(f"{len(m.block_rows)} blocks where the files have {sum(m.blocks)}")
     blocks = zip(m.block_rows, m.block_starts, m.block_sizes, strict=True)
+    constants = [() for _ in m.uris] if m.table is None else [m.constants[place] for place in m.constants_of]
     indices = []
-    for uri, size, tag, sequential, columns, count in zip(
-        m.uris, m.sizes, m.tags, m.in_turn, m.columns_of, m.blocks, strict=True
+    for uri, size, tag, sequential, columns, count, values in zip(
+        m.uris, m.sizes, m.tags, m.in_turn, m.columns_of, m.blocks, constants, strict=True
     ):
-        file = SourceFile(uri, Version(size, tag), m.columns[columns])
+        file = SourceFile(uri, Version(size, tag), m.columns[columns], m.table, values)
         own = list(islice(blocks, count))
         firsts = accumulate((rows for rows, _, _ in own), initial=0)
         indices.append(

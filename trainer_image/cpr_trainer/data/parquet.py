@@ -24,6 +24,7 @@ from cpr_trainer.data.files import (
 )
 from cpr_trainer.data.folder_keys import with_key_fields, with_keys
 from cpr_trainer.data.schema import Columns, check_columns
+from cpr_trainer.data.table_columns import sources_of, with_constants, with_table_names
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 
@@ -40,15 +41,17 @@ class ParquetFormat:
         self._names = None if columns is None else list(columns.used)
         # pyarrow cannot read the values of lists as dictionaries.
         texts = [] if columns is None else [each.column for each in columns.inputs if not each.has_bags]
-        self._open = OpenFiles(lambda file: _OpenTable(files.open(file.uri, file.version), file.uri, texts))
+        self._open = OpenFiles(lambda file: _OpenTable(files.open(file.uri, file.version), file, texts))
 
     def index(self, uri: str) -> Index:
+        return self.index_file(SourceFile(uri, self._files.version(uri)))
+
+    def index_file(self, file: SourceFile) -> Index:
         """Read a file's footer. Raises DataError."""
-        file = SourceFile(uri, self._files.version(uri))
+        uri = file.uri
         with self._files.open(uri, file.version) as stream, content_errors(uri, _REMEDY):
             table = _open(stream, uri)
-            schema = table.schema_arrow
-            found = with_key_fields(normalized_schema(schema, self._columns), uri, self._columns)
+            found = self._schema(table.schema_arrow, file)
             check_columns(self._columns, found.names, uri, found)
             blocks, first = [], 0
             for number in range(table.num_row_groups):
@@ -67,7 +70,19 @@ class ParquetFormat:
         if fetched.num_rows != block.rows:
             raise DataError(f"{block.uri} has changed since it was opened.", "Files must not change while they train.")
         with content_errors(block.uri, _REMEDY):
-            return Parsed(with_keys(normalized(fetched, self._columns), block.uri, self._columns), {})
+            return Parsed(self._completed(fetched, block.file), {})
+
+    def _schema(self, schema: pa.Schema, file: SourceFile) -> pa.Schema:
+        """Return the schema of the tables that `parse` returns for a file with this one."""
+        if file.table is None:
+            return with_key_fields(normalized_schema(schema, self._columns), file.uri, self._columns)
+        return self._completed(with_table_names(schema.empty_table(), sources_of(schema, file)), file).schema
+
+    def _completed(self, read: Any, file: SourceFile) -> Any:
+        """Return the columns that a file has, in plain types, and those that its table or its folders have for it."""
+        if file.table is not None:
+            return normalized(with_constants(read, file, self._columns), self._columns)
+        return with_keys(normalized(read, self._columns), file.uri, self._columns)
 
     def location(self, block: Block, row: int) -> str:
         return f"{block.uri}, row {block.first + row + 1}"
@@ -76,16 +91,25 @@ class ParquetFormat:
 class _OpenTable:
     """An open Parquet file; its footer is parsed once. Columns of `texts` come as dictionaries if possible."""
 
-    def __init__(self, stream: BinaryIO, uri: str, texts: Sequence[str]) -> None:
+    def __init__(self, stream: BinaryIO, file: SourceFile, texts: Sequence[str]) -> None:
         self._stream = stream
         self._coded = True
         with closed_on_error(stream):
-            opened = _open(stream, uri)
+            opened = _open(stream, file.uri)
+            self._sources = None if file.table is None else sources_of(opened.schema_arrow, file)
+            if self._sources is not None:
+                texts = [self._sources[name] for name in texts if name in self._sources]
             coded = [name for name in opened.schema_arrow.names if name in texts]
             self._file = pq.ParquetFile(stream, metadata=opened.metadata, read_dictionary=coded, pre_buffer=True)
 
     def read(self, group: int, columns: list[str] | None) -> Any:
         """Return some columns of a row group, or all, as a pyarrow table."""
+        if self._sources is None:
+            return self._read(group, columns)
+        sources = {name: source for name, source in self._sources.items() if columns is None or name in columns}
+        return with_table_names(self._read(group, list(sources.values())), sources)
+
+    def _read(self, group: int, columns: list[str] | None) -> Any:
         try:
             return self._file.read_row_group(group, columns=columns)
         except (pa.ArrowException, OSError) as error:

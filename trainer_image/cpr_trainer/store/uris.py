@@ -14,7 +14,7 @@ from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from cpr_contract.file_uris import is_file_uri, path_of
-from cpr_contract.spec import EndpointSpec
+from cpr_contract.spec import TABLE_FORMATS, EndpointSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import Access
 from cpr_trainer.store.connection import connect
@@ -30,6 +30,10 @@ from cpr_trainer.store.s3_data import S3, S3Data
 
 _NO_ACCESS = Access()
 _FOLDER = "/"
+#: The schemes of S3 in tables that programs of Hadoop wrote.
+_HADOOP_S3 = re.compile("s3[an]://")
+#: A local place, as `file:/path` or `file:///path`; its characters stand for themselves.
+_LOCAL_PLACE = re.compile("file:(?://)?(?=/)")
 #: The schemes that pyarrow.fs reads.
 _ARROW = ("gs://", "abfss://", "hdfs://")
 _REMOTE = (S3, *_ARROW)
@@ -92,6 +96,36 @@ class Uris:
         if not found and not may_be_empty:
             raise DataError(f"{uri} names no file.", "Check data.uri and what lies there.")
         return tuple(sorted(found))
+
+    def below(self, folder: str) -> tuple[str, ...]:
+        """Return the URIs of all files below a folder, which ends in a slash, sorted; none without the folder.
+
+        It leaves no name out, except for folders on a disk that begin with . or _. Raises as `find` does.
+        """
+        if folder.startswith(_REMOTE):
+            place, key = _split(folder)
+            with _data_errors(folder):
+                keys = self._places(folder).keys(place, key)
+            return tuple(sorted(f"{place}/{quote(each)}" for each in keys))
+        return tuple(sorted(path for path, _ in _files_below(_path(folder)) if not path.endswith(_FOLDER)))
+
+    @staticmethod
+    def of_place(place: str) -> str:
+        """Return the URI of a file whose place is a path or a URI in which no character is percent-encoded.
+
+        Raises DataError for a scheme that is not read.
+        """
+        place = _LOCAL_PLACE.sub("", _HADOOP_S3.sub(S3, place))
+        if place.startswith(_REMOTE):
+            scheme, _, path = place.partition("://")
+            bucket, _, key = path.partition("/")
+            return f"{scheme}://{bucket}/{quote(key)}"
+        if not place.startswith("/"):
+            raise DataError(
+                f"The table has the file {place}, which is in no store that is read.",
+                "Copy the table into a store that docs/data.md lists, by a program that rewrites its log.",
+            )
+        return place
 
     def version(self, uri: str) -> Version:
         """Return the present version of one file. Raises DataError, and StoreError if the store fails."""
@@ -279,11 +313,14 @@ def _check_no_table(
     found = (_TABLE_LOG.fullmatch(key) for key in (*keys, *above) if key is not None)
     for table, log in sorted({(each[1], each[2] or each[3]) for each in found if each}):
         if any(file.startswith(table) for file in files):
+            kind = _TABLE_KINDS[log]
             raise DataError(
-                f"{uri} names files of the {_TABLE_KINDS[log]} table in {table or '/'}. Only the table's log ({log}) "
+                f"{uri} names files of the {kind} table in {table or '/'}. Only the table's log ({log}) "
                 "lists which of its files are valid: others have rows that were deleted, or are also in a newer file.",
-                "Copy the table's rows into Parquet files outside of it and give their folder as data.uri, or read the "
-                "table by code of your own (data.format: Custom).",
+                f"State data.format: {kind}, and that folder as data.uri."
+                if kind in TABLE_FORMATS
+                else "Copy the table's rows into Parquet files outside of it and give their folder as data.uri, or "
+                "read the table by code of your own (data.format: Custom).",
             )
 
 

@@ -15,7 +15,7 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.limits import MAX_FILE_NAME, MAX_LATE_FILES
 from cpr_contract.manifests import DataPin, PinnedSegment, data_pin_key
 from cpr_contract.reports import ArrivedData
-from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
+from cpr_contract.spec import TABLE_FORMATS, DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.data_pins import PinChain, restates
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.data.arrivals import Arrivals, due_voids
@@ -291,6 +291,7 @@ def check_follow(job: JobSpec) -> None:
         "evaluation of held-out rows": evaluation is not None and evaluation.uri is None,
         "evaluation.earlyStop": evaluation is not None and evaluation.early_stop is not None,
         "ids: Vocabulary": any(table.ids == "Vocabulary" for table in job.model.tables),
+        f"data.format: {data.format}": data.format in TABLE_FORMATS,
         "trainers.denseSync other than AllReduce": not job.lockstep,
     }
     for field, is_stated in refused.items():

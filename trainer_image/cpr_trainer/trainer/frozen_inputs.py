@@ -23,7 +23,7 @@ from cpr_trainer.data.files import Index
 from cpr_trainer.data.open import Find, FindVocabularies, indices_of_manifest, manifest_of_indices
 from cpr_trainer.data.vocabularies import Vocabularies
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import Store, StoreError, Uris
+from cpr_trainer.store import Store, StoreError
 from cpr_trainer.trainer.control import PollInterrupts
 from cpr_trainer.trainer.followed_data import DataLooks, FollowedData
 from cpr_trainer.trainer.store_retry import poll_and_sleep
@@ -32,6 +32,8 @@ from cpr_trainer.trainer.worker_tuning import WorkerChoice
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: Returns the URIs of the present files of the data. Raises DataError and StoreError.
+ListFiles = Callable[[], Sequence[str]]
 
 #: Polls between two requests of a follower for an input that is not there yet.
 _RETRY_POLLS = 20
@@ -69,10 +71,10 @@ class FrozenInputs:
         self._on_new_files = on_new_files
         self._evaluates = evaluates
         self._counts = bool(uri) and not evaluates
-        self._files: Uris | None = None
+        self._list_files: ListFiles | None = None
         self._list_at_s = 0.0
 
-    def freeze_data(self, store: Store, files: Uris, find: Find) -> Sequence[Index]:
+    def freeze_data(self, store: Store, list_files: ListFiles, find: Find) -> Sequence[Index]:
         """Return the frozen files and their blocks; the first leader freezes the result of `find`.
 
         Raises DataError, DamagedError, StoreError, and what `poll_interrupts` raises.
@@ -87,12 +89,12 @@ class FrozenInputs:
         if (data := read()) is None:
             data = self._read_or_freeze(read, find_and_freeze)
         elif self._counts and self._leads():
-            self._count(files, data)
+            self._count(list_files, data)
         if self._evaluates:
             _LOG.info("evaluates on %d files", len(data.uris))
         else:
             _LOG.info("trains %d files, and omits %d later ones", len(data.uris), self.new_files)
-        self.data, self._files = data, files
+        self.data, self._list_files = data, list_files
         return indices_of_manifest(data)
 
     def await_first_pin(self, followed: FollowedData, looks: DataLooks) -> Sequence[Index]:
@@ -145,9 +147,9 @@ class FrozenInputs:
 
         The leader's committer calls it after each anchor. A listing that fails is logged and repeated later.
         """
-        if not self._counts or self._files is None or self.data is None or monotonic() < self._list_at_s:
+        if not self._counts or self._list_files is None or self.data is None or monotonic() < self._list_at_s:
             return
-        self._count(self._files, self.data)
+        self._count(self._list_files, self.data)
 
     def _read_or_freeze(self, read: Callable[[], T | None], find_and_freeze: Callable[[], T | None]) -> T:
         """Return the result of `read` once there is one. The leader calls `find_and_freeze`, all others wait."""
@@ -160,11 +162,11 @@ class FrozenInputs:
                 poll_and_sleep(self._poll_interrupts)
         return frozen
 
-    def _count(self, files: Uris, data: DataManifest) -> None:
+    def _count(self, list_files: ListFiles, data: DataManifest) -> None:
         """Count the new files. A listing that fails does not keep the frozen files from being trained."""
         self._list_at_s = monotonic() + _LIST_EVERY_S
         try:
-            found = files.find(self._uri)
+            found = list_files()
         except (StoreError, DataError) as error:
             _LOG.warning("new files are not counted: %s", error)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -16,7 +17,15 @@ from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.restore.by_name import with_vocabularies
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.files import Index
-from cpr_trainer.data.open import Find, evaluation_rows, files_of, log_problem, open_dataset, open_evaluation
+from cpr_trainer.data.open import (
+    Find,
+    evaluation_rows,
+    files_of,
+    list_files,
+    log_problem,
+    open_dataset,
+    open_evaluation,
+)
 from cpr_trainer.data.order import BatchOrder, Order
 from cpr_trainer.embedding.placement import Placement, layout_hash
 from cpr_trainer.errors import DataError
@@ -83,6 +92,7 @@ class Setup:
                 f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables."
             ) from error
         files = files_of(job, environment.store_access, environment.data_access)
+        list_present = partial(list_files, job.data, files)
         followed = None
         if job.data.follow is not None:
             check_follow(job)
@@ -90,7 +100,7 @@ class Setup:
 
         def freeze(find: Find) -> Sequence[Index]:
             if followed is None:
-                return inputs.freeze_data(store, files, find)
+                return inputs.freeze_data(store, list_present, find)
             return inputs.await_first_pin(followed, DataLooks.of(job, store, files))
 
         dataset = open_dataset(
@@ -119,7 +129,7 @@ class Setup:
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = inputs if spec.uri is None else evaluation_inputs
             evaluation_data = open_evaluation(
-                job, files, lambda find: own.freeze_data(store, files, find), lambda _: inputs.vocabularies
+                job, files, lambda find: own.freeze_data(store, list_present, find), lambda _: inputs.vocabularies
             )
         if spec is not None and spec.every and not evaluation_rows(job, evaluation_data.layout.rows):
             raise DataError(

@@ -53,6 +53,18 @@ OF_DATA = (
         "self.format in ['Synthetic', 'Custom'] || has(self.uri)",
     ),
     Rule(
+        "spec.data/uri",
+        "Delta and Iceberg data is one table",
+        "give the folder of the table, without a wildcard",
+        "!(self.format in ['Delta', 'Iceberg']) || !has(self.uri) || !self.uri.contains('*')",
+    ),
+    Rule(
+        "spec.data/version",
+        "only Delta and Iceberg tables have versions",
+        "remove spec.data.version, or set spec.data.format to Delta or Iceberg",
+        "!has(self.version) || self.format in ['Delta', 'Iceberg']",
+    ),
+    Rule(
         "spec.data/entrypoint",
         "Custom data needs an entrypoint, and other formats have none",
         "state spec.data.entrypoint with the format Custom only",
