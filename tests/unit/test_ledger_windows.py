@@ -54,10 +54,10 @@ def account(lost: Ranges, *, limit: int = 1000, window: int = 100, most: int = 3
 
 
 @pytest.mark.parametrize(
-    ("lost", "is_tolerated"),
+    ("lost", "fits"),
     [((), True), (((960, 970),), True), (((955, 970),), False), (((850, 870),), True), (((900, 915),), False)],
 )
-def test_loss_that_does_not_fit_a_window_rolls_back(lost: Ranges, *, is_tolerated: bool) -> None:
+def test_loss_that_does_not_fit_a_window_rolls_back(lost: Ranges, *, fits: bool) -> None:
     given = RecoveryInput(
         mode="Partial",
         account=account(lost),
@@ -72,8 +72,8 @@ def test_loss_that_does_not_fit_a_window_rolls_back(lost: Ranges, *, is_tolerate
         dense_saved=980,
     )
     found = decide(given)
-    assert isinstance(found, Replace if is_tolerated else RollBack)
-    assert ("window" in found.reason) is not is_tolerated
+    assert isinstance(found, Replace if fits else RollBack)
+    assert ("window" in found.reason) is not fits
 
 
 def test_training_without_a_shard_keeps_to_the_window() -> None:

@@ -127,7 +127,7 @@ class ArrivedData(Model):
 
     @classmethod
     def of(cls, data: contract.ArrivedData, trained: int) -> ArrivedData:
-        """Return the data of a report. `trained` of its sample numbers are trained."""
+        """Return the data of a report, with the lag of a job that has `trained` sample numbers."""
         return cls(
             pins=data.pins,
             newest_pin_time=data.pinned_at or None,
