@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from cpr_contract.requests import InspectionRequest
 from cpr_trainer.data.inspection import inspect_files
 from cpr_trainer.data.open import list_files
 from cpr_trainer.errors import DataError
@@ -134,7 +135,7 @@ def test_table_in_s3_is_read_by_the_credentials_of_the_data(tmp_path: Path, monk
 def test_inspection_recognises_a_table(tmp_path: Path) -> None:
     write_deltalake(tmp_path, clicks_of(0), mode="append")
     write_deltalake(tmp_path, clicks_of(3), mode="overwrite")
-    stats = inspect_files(str(tmp_path), FILES)
+    stats = inspect_files(InspectionRequest(str(tmp_path)), FILES)
     assert (stats.format, stats.files, stats.rows) == ("Delta", 1, 3)
     assert [each.name for each in stats.columns] == ["key", "click", "user", "tags"]
 

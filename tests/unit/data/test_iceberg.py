@@ -22,6 +22,7 @@ from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 
+from cpr_contract.requests import InspectionRequest
 from cpr_trainer.data.inspection import inspect_files
 from cpr_trainer.data.open import list_files
 from cpr_trainer.errors import DataError
@@ -108,7 +109,9 @@ def test_partition_columns_that_files_lack_have_the_values_of_the_manifest(catal
         read = pq.ParquetFile(path).read()
         pq.write_table(read.drop_columns(list(partitions)), path)
     assert_read_as_by_pyiceberg(table)
-    inspected = {each.name: each.kind for each in inspect_files(str(folder_of(table)), FILES).columns}
+    inspected = {
+        each.name: each.kind for each in inspect_files(InspectionRequest(str(folder_of(table))), FILES).columns
+    }
     assert inspected["short"] == "int32"
 
 
@@ -179,7 +182,7 @@ def test_metadata_is_taken_by_its_name_or_as_the_newest(table: Table) -> None:
 
 
 def test_inspection_recognises_a_table(table: Table) -> None:
-    stats = inspect_files(f"{folder_of(table)}/", FILES)
+    stats = inspect_files(InspectionRequest(f"{folder_of(table)}/"), FILES)
     assert (stats.format, stats.files, stats.rows) == ("Iceberg", 2, 6)
 
 

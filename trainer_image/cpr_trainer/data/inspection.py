@@ -64,7 +64,7 @@ def inspect_files(request: InspectionRequest, files: Uris) -> DataStats:
     else:
         data = replace(_UNSTATED, format=table, uri=uri)
         form = format_of(data, None, files)
-        indices = index_data(data, form, files)
+        indices = list(index_data(data, form, files))
     separators = {} if request.separator is None else dict.fromkeys(request.bags, request.separator)
     return _summarize(data, form, indices, None, _sample(indices, request.rows), separators)[0]
 
