@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
+from threading import Semaphore
 
 import numpy as np
 import pytest
@@ -156,12 +157,15 @@ class _Numbers:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.prefetched: list[list[int]] = []
+        self.announced = Semaphore(0)
 
     def take(self, indices: np.ndarray) -> Batch:
         return Batch(np.zeros((len(indices), 1), np.float32), indices[:, None], indices.astype(np.float32))
 
     def prefetch(self, blocks: np.ndarray) -> None:
-        self.prefetched.append(blocks.tolist())
+        if len(blocks):
+            self.prefetched.append(blocks.tolist())
+            self.announced.release()
 
 
 def test_trainers_prefetch_only_blocks_of_their_lanes_in_each_segment() -> None:
@@ -174,8 +178,10 @@ def test_trainers_prefetch_only_blocks_of_their_lanes_in_each_segment() -> None:
         dataset = _Numbers(layout)
         with closing(Loader(dataset, order, rank=rank, trainers=2, first_step=1)) as batches:
             taken = [batch.labels.astype(int) for _, batch in batches]
-        announced_blocks = [set(blocks) for blocks in dataset.prefetched if blocks]
-        assert len(announced_blocks) == 4, "two windows of two segments"
+            for _ in range(4):  # two windows of two segments; a loader that is closed announces no more
+                dataset.announced.acquire()
+        announced_blocks = [set(blocks) for blocks in dataset.prefetched]
+        assert len(announced_blocks) == 4
         for segment, (first, stop) in enumerate(((0, 40), (41, 81))):
             read = {block for rows in taken for block in layout.blocks_of(rows).tolist() if first <= block < stop}
             announced = announced_blocks[2 * segment] | announced_blocks[2 * segment + 1]
