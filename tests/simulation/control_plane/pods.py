@@ -242,8 +242,8 @@ class DataPlane(Saving):
 
     def _step(self, group: list[Trainer], position: int, dt: float) -> None:
         """One step of the whole group, if no shard is waited for."""
-        is_training = position < self.total
-        after = min(position + self.spec.data.batch_size, self.total)
+        is_training = position < self.trainable
+        after = min(position + self.spec.data.batch_size, self.trainable)
         shards = self._shards_for(group, after if is_training else None)
         for trainer in group:
             trainer.state = TrainerState.TRAINING if shards else TrainerState.PAUSED
@@ -270,7 +270,7 @@ class DataPlane(Saving):
 
     def _is_due(self, leader: Trainer, samples: int) -> bool:
         """Return whether a cut is due; where all wait for data to arrive, once."""
-        if samples == self.total:
+        if samples == self.trainable:
             line = self._line(leader.roster)
             return not (self.is_open and line and line[-1].samples == samples)
         by_time = self.trained_s - self.cut_s >= leader.roster.interval_s
@@ -280,7 +280,7 @@ class DataPlane(Saving):
         """Return whether one of the group waits here, by its roster; when all do, the step is saved."""
         aligning, shards = any(trainer.roster.meet for trainer in group), self._shards_of(group[0].roster)
         farther = any(shard.samples > samples for shard in shards or ())
-        if not aligning or farther or samples in {0, self.total}:
+        if not aligning or farther or samples in {0, self.trainable}:
             group[0].met = None
             return False
         together = all(trainer.roster.meet for trainer in group)

@@ -141,6 +141,12 @@ class Plane:
     def is_open(self) -> bool:
         return self.spec.data.follow is not None and not self.data_ended
 
+    @property
+    def trainable(self) -> int:
+        """The samples that are trained by now: the last batch waits until it is known whether it ends the data."""
+        follow = self.spec.data.follow
+        return self.total - (self.spec.data.batch_size if self.is_open and follow is not None and follow.may_end else 0)
+
     def arrive(self, samples: int, *, voids: int = 0, late: tuple[str, ...] = (), end: bool = False) -> None:
         """Pin files with this number of samples, and voids after them."""
         self.total += samples + voids

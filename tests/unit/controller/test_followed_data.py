@@ -58,6 +58,18 @@ async def test_job_without_new_data_runs_on_and_is_caught_up_until_data_arrives(
     assert 'cprjob_data_pin_age_seconds{cprjob="job",namespace="default"} 8.0' in text
 
 
+@pytest.mark.parametrize("end", [{"until": "2126-01-01T00:00:00Z"}, {"idle": "Finish"}])
+async def test_job_whose_data_may_end_is_caught_up_but_for_the_last_batch(end: dict[str, str]) -> None:
+    driver = Simulation(Scenario("followed", (), spec(data=FOLLOWED | {"follow": end})))
+    status = await until(driver, caught_up)
+    assert status.data is not None
+    assert (status.data.lag_samples, status.anchors[-1].samples) == (BATCH, FIRST - BATCH)
+    driver.cluster.plane().arrive(0, end=True)
+    status = await until(driver, lambda now: now.phase == "Succeeded")
+    assert status.result is not None
+    assert status.result.samples == FIRST
+
+
 async def test_late_files_are_an_event_with_their_names_once() -> None:
     driver = simulation()
     await until(driver, caught_up)
