@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace, renewals: int) -> Result:
     fresh = options.keys // (renewals + 1)
     ttl_steps = round(options.occupancy * pages.slots / (fresh * (renewals + 1)))
     rules = Rules(ttl_steps=ttl_steps - 1)
-    table = DynamicTables(pages, rules, Entries.of(np.zeros((ENTRY_COLUMNS, pages.slots), np.float32).T, None))
+    table = DynamicTables(pages, rules, Entries(np.zeros((pages.slots, ENTRY_COLUMNS), np.float32)))
     filling = ttl_steps * (renewals + 1)
     spent, keys_taken, insertions, full = np.zeros(2), 0, 0, 0
     for step in track(range(1, 2 * filling + 1), f"{renewals} renewals", console=Console(stderr=True)):

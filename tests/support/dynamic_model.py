@@ -90,20 +90,21 @@ class TrainedTable:
         assert spec.dynamic is not None
         assert spec.dim is not None
         pages = Pages.of(spec.rows)
-        state = np.zeros((1 + ENTRY_COLUMNS, pages.slots), np.float32).T
-        table = DynamicTables(pages, Rules.of(spec.dynamic), Entries.of(state, None))
+        state = np.zeros((pages.slots, 1 + ENTRY_COLUMNS), np.float32)
+        table = DynamicTables(pages, Rules.of(spec.dynamic), Entries(state))
         rows: Values = np.zeros((pages.slots, spec.dim), DTYPES[spec.precision])  # type: ignore[assignment]
         return cls(spec, table, rows, state)
 
     def push(self, step: int, keys: U64) -> None:
         """Take a step."""
         update = self.table.plan(step, keys_of_first(self.table, np.unique(keys)))
-        slots, places = update.changed()
-        self.rows[slots] = converted(vectors(update.keys.keys[places], step, self.rows.shape[1]), self.rows.dtype)
-        for key in self.table.entries.keys_at(update.evicted).tolist():
+        keys = update.keys.keys[update.places]
+        pushed = converted(vectors(keys, step, self.rows.shape[1]), self.rows.dtype)
+        self.rows[update.slots[update.places]] = pushed
+        for key in self.table.entries.keys[update.evicted].tolist():
             del self.pushed[key]
         self.table.commit(update)
-        self.pushed |= dict.fromkeys(update.keys.keys[places].tolist(), step)
+        self.pushed |= dict.fromkeys(keys.tolist(), step)
         self.evicted += len(update.evicted)
 
     def live(self, step: int, ttl_steps: int | None = None) -> dict[int, int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.model import PAGE_SLOTS
 from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, ENTRY_COLUMNS, Entries, Rules
-from cpr_trainer.embedding.dynamic.pages import U32, BandKeys, Pages
+from cpr_trainer.embedding.dynamic.pages import BandKeys, Pages
 from cpr_trainer.embedding.dynamic.table import Changes, DynamicTables, Update
 from cprjob_serving.hashes import U64
 from support.reference_table import Outcome, ReferenceTable
@@ -85,7 +84,9 @@ class Shards:
         whole = [np.concatenate(column) for column in columns]
         for place, table in enumerate(others.tables):
             at = slice(table.pages.first * PAGE_SLOTS, table.pages.last * PAGE_SLOTS)
-            copied = Entries(*(column[at].copy() for column in whole))
+            copied = empty_entries(table.pages, self.rules)
+            for column, values in zip(columns_of(copied), whole, strict=True):
+                column[...] = values[at]
             others.tables[place] = DynamicTables(table.pages, self.rules, copied)
         return others
 
@@ -96,15 +97,15 @@ def keys_of_first(table: DynamicTables, keys: U64) -> BandKeys:
 
 
 def empty_entries(pages: Pages, rules: Rules) -> Entries:
-    """Return the columns of empty slots."""
+    """Return the entries of empty slots, behind a column of an optimizer."""
     cells = pages.slots if rules.min_steps > 1 else 0
-    sizes = [pages.slots] * ENTRY_COLUMNS + [cells] * CELL_COLUMNS
-    return Entries(*(np.zeros(size, np.uint32) for size in sizes))
+    state = np.zeros((pages.slots, 1 + ENTRY_COLUMNS), np.float32)
+    return Entries(state, np.zeros((cells, CELL_COLUMNS), np.float32))
 
 
-def columns_of(entries: Entries) -> list[U32]:
+def columns_of(entries: Entries) -> list[NDArray[np.unsignedinteger]]:
     """Return all columns."""
-    return [getattr(entries, each.name) for each in fields(entries)]
+    return [entries.keys, entries.steps, entries.counts, entries.cells]
 
 
 def outcome_of(shards: Shards, updates: Sequence[Update]) -> Outcome:
@@ -115,7 +116,7 @@ def outcome_of(shards: Shards, updates: Sequence[Update]) -> Outcome:
         keys = update.keys.keys
         outcome.slots.update(zip(keys.tolist(), slots, strict=True))
         outcome.inserted.update(keys[update.inserted].tolist())
-        outcome.evicted += table.entries.keys_at(update.evicted).tolist()
+        outcome.evicted += table.entries.keys[update.evicted].tolist()
         counted = {name: int(getattr(update.changes, name).sum()) for name in Changes.__slots__}
         assert counted.pop("admitted") == np.count_nonzero(update.inserted)
         assert counted.pop("evicted") == len(update.evicted)
@@ -159,12 +160,11 @@ def _same_entries(shards: Shards, reference: ReferenceTable) -> bool:
     for table in shards.tables:
         entries = table.entries
         used = np.flatnonzero(entries.counts)
-        columns = (_global(table, used), entries.keys_at(used).tolist(), entries.steps[used].tolist())
+        columns = (_global(table, used), entries.keys[used].tolist(), entries.steps[used].tolist())
         for slot, key, step, count in zip(*columns, entries.counts[used].tolist(), strict=True):
             found[slot] = key, step, count
-        counting = np.flatnonzero(entries.cell_marks)
-        contents = (each[counting].tolist() for each in (entries.cell_marks, entries.cell_steps))
-        for cell, mark, step in zip(_global(table, counting), *contents, strict=True):
+        counting = np.flatnonzero(entries.cells[:, 1])
+        for cell, (step, mark) in zip(_global(table, counting), entries.cells[counting].tolist(), strict=True):
             cells[cell] = mark >> 8, mark & 0xFF, step
     return found == dict(reference.columns()) and cells == reference.cells
 

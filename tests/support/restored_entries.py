@@ -25,8 +25,8 @@ def restored(store: Store, spec: JobSpec, key: str) -> dict[int, tuple[list[floa
         load_shard(store, shard_start(store, dense_start(store, spec, None), placement, index), local)
         (table,) = local.dynamic
         segment = local.arena.segments[table.band]
-        entries = Entries.of(segment.state, None)
-        keys = np.sort(entries.keys_at(np.flatnonzero(entries.counts)))
+        entries = Entries(segment.state)
+        keys = np.sort(entries.keys[np.flatnonzero(entries.counts)])
         slots = table.entries.find(table.keys_in(0, keys), 1)
         assert (slots >= 0).all()
         assert (entries.steps[slots] == 1).all()

@@ -108,12 +108,12 @@ def held_by(found: list[ShardBench]) -> Iterator[tuple[tuple[str, int], Held]]:
     for bench in found:
         for band in bench.local.dynamic:
             segment = bench.arena.segments[band.band]
-            entries = Entries.of(segment.state, None)
+            entries = Entries(segment.state)
             for slot in np.flatnonzero(entries.counts).tolist():
                 page, inside = divmod(slot, PAGE_SLOTS)
                 table, place = int(band.pages.tables[page]), band.pages.first + page
                 yield (
-                    (bench.job.model.tables[band.tables[table]].name, int(entries.keys_at(np.array([slot]))[0])),
+                    (bench.job.model.tables[band.tables[table]].name, int(entries.keys[slot])),
                     Held(
                         int(band.pages.order.numbers[place]) * PAGE_SLOTS + inside,
                         int(entries.steps[slot]),

@@ -16,12 +16,11 @@ from cpr_trainer.arrays import Floats, Halves, Ints, Values
 from cpr_trainer.embedding.bfloat16 import DTYPES, round_stochastically, rounding_keys, widen
 from cpr_trainer.embedding.buffer import Redo, RowBuffer
 from cpr_trainer.embedding.capture import Capture, ChangedRows, ChosenRows, Members
-from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS
 from cpr_trainer.embedding.dynamic.rows import DynamicRows, PlannedRows, dynamic_rows
 from cpr_trainer.embedding.memory import Memory, OwnMemory
 from cpr_trainer.embedding.optimizers import Assignment, band_shapes, changes_of
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.embedding.segments import Epochs, Seeding, Segment, take_rows
+from cpr_trainer.embedding.segments import Epochs, Seeding, Segment, put_rows, take_rows
 
 #: The size of the undo log during a save: this share of the rows, but enough for some large pushes.
 _LOG_SHARE = 0.03
@@ -36,7 +35,7 @@ class Arena:
     """The rows of some segments, in the order of their slots: one for each band, which may be empty.
 
     Only the serving thread applies gradients and begins and ends captures; another may read the capture meanwhile. With
-    several segments, slots in arguments are ascending. `redo` is the record of the last push.
+    several segments, slots in arguments come segment after segment. `redo` is the record of the last push.
     """
 
     def __init__(self, segments: Sequence[Segment], optimizers: Assignment, memory: Memory | None = None) -> None:
@@ -232,9 +231,10 @@ class Arena:
         update: the step and the rank.
         """
         (step, rank), (rows, state) = update, to
-        read = state.shape[1] if planned is None else state.shape[1] - ENTRY_COLUMNS  # a step replaces whole entries
-        take_rows(segment.state[:, :read], slots, state[:, :read])
-        owned = numbers if planned is None else self.optimizers.numbers_in(planned.tables)
+        take_rows(segment.state, slots, state)
+        owned = numbers
+        if planned is not None and not self.optimizers.uniform:
+            owned = self.optimizers.numbers_in(planned.tables)
         if planned is not None or segment.precision == "fp32":
             take_rows(segment.rows, slots, rows)
         if planned is not None:
@@ -269,8 +269,8 @@ class Arena:
         for segment, (start, end), (rows, state) in zip(self.segments, pairwise(edges), arrays, strict=True):
             if start < end:
                 at = segment.within(slots[start:end])
-                segment.state[at] = state
-                segment.rows[at] = rows
+                put_rows(segment.state, at, state)
+                put_rows(segment.rows, at, rows)
 
 
 def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[Segment]:
@@ -278,11 +278,7 @@ def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[S
     segments, first = list[Segment](), 0
     for size, shape in zip(sizes, band_shapes(job.model), strict=True):
         rows = memory.array((size, shape.dim), DTYPES[shape.precision])
-        state = (
-            memory.array((shape.width, size), np.float32).T
-            if shape.by_column
-            else memory.array((size, shape.width), np.float32)
-        )
+        state = memory.array((size, shape.width), np.float32)
         segments.append(Segment(first, rows, state))
         first += size
     return segments

@@ -104,7 +104,7 @@ class Redo:
     written, and the next process may copy it into the rows again, even if a part of them was already written.
 
     `number` is that of the push in it, counted from 1; 0: none. slots: int64 [n]. rows: bytes. state: float32 [w].
-    Their beginnings hold the push: its slots, ascending if there are several segments, then of each segment its rows
+    Their beginnings hold the push: its slots, segment after segment, then of each segment its rows
     and their state. `note` is the caller's, of `NOTE_BYTES` at most.
     """
 

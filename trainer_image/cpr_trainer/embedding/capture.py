@@ -192,7 +192,7 @@ class Capture:
         return any(log.used > portion * len(log.slots) for log in self._logs)
 
     def _keep(self, segment: Segment, log: RowBuffer, due: Ints) -> Ints:
-        """Log the rows (slots, ascending if there are several segments) of one segment; return the logged ones."""
+        """Log the rows (slots, segment after segment) of one segment; return the logged ones."""
         mine = due
         if len(self._segments) > 1:
             mine = due[slice(*np.searchsorted(due, (segment.first, segment.end)))]

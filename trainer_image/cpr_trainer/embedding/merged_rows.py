@@ -28,7 +28,7 @@ class NamedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BandRows:
-    """Gradients of different rows of a band, float32 [k, D]. slots, numbers: int64 [k], by ascending slots."""
+    """Gradients of different rows of a band, float32 [k, D]. slots, numbers: int64 [k], ascending in static tables."""
 
     slots: Ints
     numbers: Ints
@@ -102,8 +102,8 @@ def plan_changes(merged: Contribution, bands: Sequence[DynamicRows], step: int) 
             rows.append(each)
             continue
         update = of_band[band].plan(each.keys, step)
-        slots, places = update.changed()
-        names = each.keys.keys[places].view(np.int64)
+        places = update.places
+        slots, names = update.slots[places], each.keys.keys[places].view(np.int64)
         rows.append(BandRows(slots + of_band[band].first_slot, names, each.gradients[places]))
         planned.append(PlannedRows(of_band[band], update, places))
     cells = (each.update.cells + each.band.first_cell for each in planned)

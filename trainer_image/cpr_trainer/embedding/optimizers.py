@@ -100,13 +100,18 @@ class Assignment:
         """Return that of a model's tables."""
         return cls([table.rows for table in model.tables], model.table_optimizers)
 
+    @property
+    def uniform(self) -> bool:
+        """True if all tables have the same optimizer."""
+        return len(self.distinct) == 1
+
     def numbers_in(self, tables: Ints) -> Ints:
         """Return the number of a row of each table, int64 [k]: the rows of dynamic tables have none of their own."""
         return self._ends[tables] - 1
 
     def parts(self, numbers: Ints) -> Iterator[tuple[SparseOptimizerSpec, Ints | None]]:
         """Yield each optimizer that has any of these rows, int64 [k], with where in `numbers` they stand; None: all."""
-        if len(self.distinct) == 1:
+        if self.uniform:
             yield self.distinct[0], None
             return
         which = self.of_table[np.searchsorted(self._ends, numbers, side="right")]
@@ -118,15 +123,11 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class BandShape:
-    """The rows of a band: `dim` values of type `precision`, and `width` float32 of state.
-
-    `by_column`: the state is in memory column after column, because a search reads few of them.
-    """
+    """The rows of a band: `dim` values of type `precision`, and `width` float32 of state."""
 
     dim: int
     precision: Precision
     width: int
-    by_column: bool = False
 
 
 def band_shapes(model: ModelSpec) -> tuple[BandShape, ...]:
@@ -139,8 +140,8 @@ def band_shapes(model: ModelSpec) -> tuple[BandShape, ...]:
         widths[band] = max(widths[band], state_width(optimizer.kind, dim))
     dynamic = {model.bands[table] for table in model.dynamic_tables}
     of_tables = (
-        BandShape(dim, precision, width + ENTRY_COLUMNS * (band in dynamic), band in dynamic)
+        BandShape(dim, precision, width + ENTRY_COLUMNS * (band in dynamic))
         for band, (dim, precision, width) in enumerate(zip(model.band_dims, model.band_precisions, widths, strict=True))
     )
-    of_cells = BandShape(0, "fp32", CELL_COLUMNS, by_column=True)
+    of_cells = BandShape(0, "fp32", CELL_COLUMNS)
     return (*of_tables, *[of_cells] * len({model.bands[table] for table in counted_tables(model)}))

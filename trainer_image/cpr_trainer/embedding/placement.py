@@ -276,10 +276,9 @@ class Placement:
 
     def shards_of_keys(self, band: int, keys: U64, tables: Ints) -> Ints:
         """Return the shard of each key of dynamic tables, int64 [k]. tables: int64 [k], their places in the band."""
-        places, _ = self._page_band(band).order.find(keys, tables)
-        if self.shards == 1:
-            return np.zeros_like(places)
-        return np.searchsorted(self._bands[band].starts // PAGE_SLOTS, places, side="right") - 1
+        order = self._page_band(band).order
+        places, _ = order.find(keys, tables)
+        return ((places + 1) * self.shards - 1) // len(order)  # see `places`
 
     def rows_at(self, places: Ints) -> tuple[Ints, Ints]:
         """Return the table and the row in it at each place, int64 of the same shape each. There is one shard."""

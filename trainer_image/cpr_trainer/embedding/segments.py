@@ -19,6 +19,8 @@ from cprjob_serving.keyed_rows import random_vectors, scale_of, table_hashes
 #: Seven bits count epochs; the eighth is set while a priority save has not read a row that it chose.
 _CHOSEN = np.uint8(0x80)
 _LAST = 0x7F
+#: numpy stores shorter rows as one element each in up to a third of the time, and longer ones in more.
+_WHOLE_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,12 +68,18 @@ class Segment:
 
 
 def take_rows(values: NDArray[Any], at: Ints, to: NDArray[Any]) -> None:
-    """Copy the rows of values, [n, W], at places that are valid, int64 [k], to an array, [k, W]."""
-    if values.flags.c_contiguous:
-        values.take(at, axis=0, out=to, mode="clip")  # the mode `raise` would copy twice
-    else:  # `take` would first copy all values into the order of C
-        for column in range(values.shape[1]):
-            to[:, column] = values[:, column].take(at)
+    """Copy the rows of values, [n, W], at places that are valid, int64 [k], to an array, [k, W]. All are C-ordered."""
+    values.take(at, axis=0, out=to, mode="clip")  # the mode `raise` would copy twice
+
+
+def put_rows(values: NDArray[Any], at: Ints, rows: NDArray[Any]) -> None:
+    """Copy rows, [k, W], to different places of values, [n, W], int64 [k]. All are C-ordered."""
+    row_bytes = values.shape[1] * values.itemsize
+    if 0 < row_bytes <= _WHOLE_BYTES:
+        whole = np.dtype((np.void, row_bytes))
+        values.view(whole)[:, 0][at] = rows.view(whole)[:, 0]
+    elif row_bytes:
+        values[at] = rows
 
 
 class Seeding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -99,10 +100,12 @@ class RowNames:
         if not self.key_bands:
             ends = tuple(rows.on_shard(shard).stop for shard in range(rows.shards))
             return self.encoding.pack_numbers(rows.numbers), ends
-        parts = [self._pack_shard(rows, shard) for shard in range(rows.shards)]
-        return np.concatenate(parts), tuple(np.cumsum([len(part) for part in parts]).tolist())
+        parts = [self._parts_of(rows, shard) for shard in range(rows.shards)]
+        sizes = [sum(map(len, of_shard)) for of_shard in parts]
+        return np.concatenate([each for of_shard in parts for each in of_shard]), tuple(accumulate(sizes))
 
-    def _pack_shard(self, rows: UniqueRows, shard: int) -> NDArray[np.int32]:
+    def _parts_of(self, rows: UniqueRows, shard: int) -> list[NDArray[np.int32]]:
+        """Return the parts of the names of the rows on a shard: the numbers of keys, row numbers, and keys."""
         counts, keys, dynamic = list[Ints](), list[Ints](), dict(self.key_bands)
         static = [rows.numbers[:0]]
         for band in range(self.placement.table_bands):
@@ -115,7 +118,7 @@ class RowNames:
             keys.append(rows.numbers[cell])
         names = self.encoding.pack_numbers(np.concatenate(static))
         head = np.concatenate(counts).astype(np.int32)
-        return np.concatenate([head, names.view(np.int32), *(each.view(np.int32) for each in keys)])
+        return [head, names.view(np.int32), *(each.view(np.int32) for each in keys)]
 
     def unpack(self, payload: memoryview, count: int) -> tuple[FrameRows, memoryview]:
         """Return the `count` rows that a payload begins with, and the rest of it. Raises FrameError."""

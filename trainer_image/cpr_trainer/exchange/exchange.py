@@ -76,6 +76,7 @@ class Exchange(LinkStates):
         self._dims = job.model.band_dims
         self._placement = Placement.of(job.model, job.shards)
         self._names = RowNames.of(job, self._placement)
+        self._packed: tuple[UniqueRows, NDArray[Any], tuple[int, ...]] | None = None
         self._seeding = Seeding.of(job.model, job.data.seed)
         self._window = window
         self._replays = job.replay.enabled
@@ -135,7 +136,7 @@ class Exchange(LinkStates):
         answers after step `as_of`, by default the one before `step`.
         """
         vectors = self.empty_vectors(rows) if vectors is None else vectors
-        names, ends = self._names.pack(rows)
+        names, ends = self._pack(rows)
         with self._loop.changed:
             lookup = PendingLookup(rows, vectors, self._dims, self._loop.changed)
             for shard in lookup.shards:
@@ -172,7 +173,7 @@ class Exchange(LinkStates):
         send, or may need a push that would be dropped for this one.
         """
         encoding = self._session.encoding
-        names, ends = self._names.pack(rows)
+        names, ends = self._pack(rows)
         bands = gradients if isinstance(gradients, tuple) else (gradients,)
         values = [encoding.pack_values(each) for each in bands]
         # For each band of tables, where the gradients of each shard end.
@@ -311,6 +312,12 @@ class Exchange(LinkStates):
         for each in left:
             each.block.release()
         self._ring.resumed.clear()
+
+    def _pack(self, rows: UniqueRows) -> tuple[NDArray[Any], tuple[int, ...]]:
+        """Return the packed names of rows, see `RowNames.pack`: once if a step pushes the rows that it looked up."""
+        if self._packed is None or self._packed[0] is not rows:
+            self._packed = rows, *self._names.pack(rows)
+        return self._packed[1:]
 
     def _prepare_block(self, *arrays: NDArray[Any]) -> None:
         """Wait, without the lock, until there is touched memory for a step's pushes to all shards."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cpr_contract.model import DynamicSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.dynamic.entries import Entries, Rules, join_halves
+from cpr_trainer.embedding.dynamic.entries import Entries, Rules
 from cprjob_serving.hashes import U64
 from cprjob_serving.keyed_rows import KeyedRows, head_of
 
@@ -49,10 +49,9 @@ class LiveTable:
         segment, pages = local.arena.segments[band.band], band.pages.slots_in(band.place_of(self.place))
         for first in range(0, len(pages), _PAGES_AT_ONCE):
             slots = pages[first : first + _PAGES_AT_ONCE].ravel()
-            entries = Entries.of(segment.state[slots], None)
-            keys = join_halves(entries.low, entries.high)
-            live = live_slots(keys, entries.steps, self.oldest)
-            yield KeyedRows(keys[live], segment.read(slots[live]))
+            entries = Entries(segment.state[slots])
+            live = live_slots(entries.keys, entries.steps, self.oldest)
+            yield KeyedRows(entries.keys[live], segment.read(slots[live]))
 
 
 def live_slots(keys: U64, steps: NDArray[np.uint32], oldest: int) -> Ints:

@@ -66,7 +66,7 @@ class Journal:
         return sum(stream.pending_bytes for stream in self._streams)
 
     def note(self, slots: Ints) -> None:
-        """Log the rows in these slots (int64 [n], distinct; ascending with several segments) before their change."""
+        """Log the rows in these slots (int64 [n], distinct, segment after segment) before their change."""
         bounds = self._arena.bounds(slots)
         for segment, (mine, size) in enumerate(zip(self._arena.segments, self._sizes, strict=True)):
             at = mine.within(slots[bounds[segment] : bounds[segment + 1]])

@@ -22,7 +22,7 @@ from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.documents import DamagedError, Found, read_chain, read_manifest
 from cpr_trainer.checkpoint.restore.loading import load_anchor, load_saves, slots_of_save
 from cpr_trainer.embedding.arena import LocalRows
-from cpr_trainer.embedding.dynamic.entries import Entries, join_halves
+from cpr_trainer.embedding.dynamic.entries import Entries
 from cpr_trainer.embedding.dynamic.pages import capacity_of
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Segment
@@ -127,8 +127,8 @@ class Comparison:
 
     def _compare_keys(self, place: int, segment: Segment, at: Ints, slots: Ints) -> None:
         """Compare entries of a dynamic table: at the places `at` of a segment, in the table's slots `slots`."""
-        entries = Entries.of(segment.state[at], None)
-        keys, values = join_halves(entries.low, entries.high), segment.read(at)
+        entries, values = Entries(segment.state[at]), segment.read(at)
+        keys = entries.keys
         found, digests = self._keyed[place], digests_of(values)
         found.slots.put(slots, keys, entries.steps, digests)
         published = self._published.keyed[place].find(keys)

@@ -139,7 +139,7 @@ class _Shard:
             lifecycle.identity,
             service,
             trainers=first.trainers,
-            limit_bytes=service.largest_push_bytes,
+            limit_bytes=service.frame_rows.largest_push_bytes,
             newest=self._control_block.newest_trainers,
             newest_shards=self._control_block.newest_shards,
             parity_server=None if parity is None else parity.server,

@@ -18,11 +18,11 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.dynamic.rows import dynamic_rows
-from cpr_trainer.embedding.merged_rows import NamedRows
 from cpr_trainer.embedding.placement import Placement
-from cpr_trainer.exchange.encoding import Encoding, RowNames
+from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.runtime import Trace
+from cpr_trainer.shard.frame_rows import FrameRows
 from cpr_trainer.shard.state import Admission, Progress, admit_push, after_push, order_of
 from cpr_trainer.shard.status import Metrics
 
@@ -70,6 +70,7 @@ class Service:
         self.arena = arena
         self.encoding = Encoding.of(job)
         self.dynamic = dynamic_rows(job, placement, index, arena.segments)
+        self.frame_rows = FrameRows(job, placement, index, arena, self.dynamic)
         self.counters = Counters(roster=0, group=0, generation=0)
         self.newest_save: SaveRef | None = None
         self.saved_steps: tuple[int, ...] = ()
@@ -88,9 +89,6 @@ class Service:
         self.metrics = metrics
         self.push_waits = False
         self._job = job
-        self._names = RowNames.of(job, placement)
-        self._placement = placement
-        self._index = index
         self._clients: list[Client] = []
         self._backlogs_changed = False
 
@@ -244,7 +242,7 @@ class Service:
         return progress.replay_barrier.open
 
     def _look_up(self, client: Client, frame: Frame) -> None:
-        rows = self._rows(frame)
+        rows = self.frame_rows.find(frame)
         found = [*self.arena.read(rows.slots)]
         for band, keys in zip(self.dynamic, rows.keys, strict=True):
             found[band.band] = band.read(keys, frame.header.step)
@@ -304,7 +302,7 @@ class Service:
         if not progress.replayed and progress.replay_barrier.replays(header.rank, header.step):
             progress.replay_began = monotonic()
         if header.count:
-            rows = self._rows(frame)
+            rows = self.frame_rows.find(frame)
             gradients = self.arena.split(rows.slots, rows.values)
             self.before_change(rows.slots)
             if not self.arena.apply(rows.slots, rows.numbers, gradients, header.step, header.pack(), rank=header.rank):
@@ -346,34 +344,6 @@ class Service:
         progress.cuts, self._backlogs_changed = progress.cuts.take(), True
         progress.dirty = False
         self.persist()
-
-    @property
-    def largest_push_bytes(self) -> int:
-        """The payload of a push of all rows."""
-        return self._names.most_bytes(len(self.arena)) + self.arena.values * self.encoding.dtype.itemsize
-
-    def _rows(self, frame: Frame) -> NamedRows:
-        """Return the rows that a frame names.
-
-        Raises FrameError unless all are of this shard, in the order of the frame, and the payload has their size.
-        """
-        header = frame.header
-        rows, rest = self._names.unpack(frame.payload, header.count)
-        try:
-            slots = self._placement.slots_on(self._index, rows.numbers)
-            keys = tuple(band.pages.locate(*each) for band, each in zip(self.dynamic, rows.keys, strict=True))
-        except ValueError as error:
-            raise FrameError(str(error)) from error
-        # With one dim, the count determines the size, and the order does not matter.
-        if len(self.arena.segments) > 1 and not (slots[1:] > slots[:-1]).all():
-            raise FrameError("rows of several dims are not in the order of their places")
-        pushed = 0
-        if header.operation is Operation.PUSH:
-            of_keys = (len(each) * band.dim for band, each in zip(self.dynamic, keys, strict=True))
-            pushed = self.arena.values_in(slots) + sum(of_keys)
-        if len(rest) != pushed * self.encoding.dtype.itemsize:
-            raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
-        return NamedRows(rows.numbers, slots, keys, self.encoding.unpack_values(rest))
 
     def _header(
         self, operation: Operation, rank: int, ticket: int = 0, *, count: int = 0, size_bytes: int = 0

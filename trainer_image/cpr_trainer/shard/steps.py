@@ -163,7 +163,7 @@ class StepService(Service):
         return self._planned[1]
 
     def _contribution(self, frame: Frame) -> Contribution:
-        rows = self._rows(frame)
+        rows = self.frame_rows.find(frame)
         if not (rows.slots[1:] > rows.slots[:-1]).all():
             raise FrameError("rows are not in the order of their places")
         keys = {band.band: each for band, each in zip(self.dynamic, rows.keys, strict=True)}

@@ -79,8 +79,8 @@ def test_entries_of_another_job_count_from_the_first_step() -> None:
     (table, *_) = local.dynamic
     table.start_over(7)
     columns = table.entries.entries
-    assert [columns.keys_at(np.flatnonzero(columns.counts)).tolist()] == [renewed.tolist()]
-    assert (columns.steps.sum(), columns.counts.sum(), columns.cell_marks.any()) == (1, 1, False)
+    assert [columns.keys[np.flatnonzero(columns.counts)].tolist()] == [renewed.tolist()]
+    assert (columns.steps.sum(), columns.counts.sum(), columns.cells.any()) == (1, 1, False)
     assert read(local, 5, renewed) == before
     assert read(local, 6, renewed) != before, "it expires four steps after the first"
     assert read(local, 1, expired) == read(local_rows(), 1, expired)

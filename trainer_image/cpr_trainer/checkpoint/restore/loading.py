@@ -216,9 +216,8 @@ class _PartLoader:
         bits = value_bits(self.manifest.bits, segment.precision)
         shape = Shape.of(part, segment.dim, bits, state=segment.state.shape[1])
         inside = first <= shape.first and shape.first + shape.span <= last
-        in_order = shape.contiguous and segment.state.flags.c_contiguous
         # Damaged rows of a priority save must not overwrite the save below.
-        if inside and in_order and self.manifest.bits == EXACT and self.manifest.kind != "Priority":
+        if inside and shape.contiguous and self.manifest.bits == EXACT and self.manifest.kind != "Priority":
             at = slice(part.first - first, part.first - first + part.rows)
             read_rows(self.store, part, shape, segment.rows[at], segment.state[at])
             self.arena.epochs.of[segment.first + at.start : segment.first + at.stop] = self.epoch

@@ -153,9 +153,9 @@ def _contents(store: Store, job_uid: str, there: SavedTable, keys_of: Callable[[
     return lambda rows, _: _once(keys_of(_decimals(rows)), step)
 
 
-def _entries_in(rows: Ints, state: Floats) -> tuple[U64, U32, U32]:
-    entries = Entries.of(state, None)
-    return entries.keys_at(np.arange(len(rows))), entries.steps, entries.counts
+def _entries_in(_: Ints, state: Floats) -> tuple[U64, U32, U32]:
+    entries = Entries(state)
+    return entries.keys, entries.steps, entries.counts
 
 
 def _entries_of_values(keys: U64, rows: Ints, step: int) -> tuple[U64, U32, U32]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.embedding.dynamic.entries import Entries, Rules
+from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, Entries, Rules
 from cpr_trainer.embedding.dynamic.pages import U32, first_of_runs
 from cprjob_serving.hashes import U64
 
@@ -78,9 +78,8 @@ def _count_groups(entries: Entries, positions: U64, rules: Rules, step: int) -> 
     first = first_of_runs(buckets)
     rows = np.cumsum(first) - 1
     groups = buckets[first]
-    marks, steps = (
-        each.reshape(-1, GROUP_CELLS).take(groups, axis=0) for each in (entries.cell_marks, entries.cell_steps)
-    )
+    cells = entries.cells.reshape(-1, GROUP_CELLS * CELL_COLUMNS).take(groups, axis=0)
+    steps, marks = cells[:, ::CELL_COLUMNS], cells[:, 1::CELL_COLUMNS]
     counts = marks & _MAX_COUNT
     live = steps >= rules.oldest_live(step)
     matches = live[rows] & (marks[rows] >> _FINGERPRINT_AT == fingerprints[:, np.newaxis])

@@ -1,7 +1,8 @@
 """The entries of a dynamic table, one for each slot, and their age and score. The clock is the job's step.
 
 They are the last columns of the state of the table's rows, and cells are the state of rows without values, so saves,
-parity, redo records and captures have them as they have the state of an optimizer. A column is contiguous in memory.
+parity, redo records and captures have them as they have the state of an optimizer. An entry is contiguous in memory: a
+search reads it at once.
 
 An entry expires by itself: once its last push is older than the rule allows, its slot counts as empty, in lookups and
 pushes of the same step alone. A count is halved at every multiple of `halving_steps`, when it is used: the entry holds
@@ -23,13 +24,14 @@ from cprjob_serving.hashes import U64
 
 #: The columns of an entry, and of a cell: float32 that hold the bits of uint32.
 ENTRY_COLUMNS, CELL_COLUMNS = 4, 2
+#: The columns of an entry together, with a field for each but two for the key; and the same bytes without fields, which
+#: numpy copies in a third of the time.
+ENTRY = np.dtype([("key", "<u8"), ("step", "<u4"), ("count", "<u4")])
+_WHOLE = np.dtype((np.void, ENTRY.itemsize))
 #: A count grows no further. A score is at most as large.
 MAX_COUNT = 2**32 - 2
 _NO_VICTIM = np.uint32(2**32 - 1)
 _COUNT_BITS = 32
-#: The buckets that are read together: few enough for the processor's cache.
-_BUCKETS_AT_ONCE = 4096
-_HALF = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,51 +75,50 @@ class Rules:
         return steps if self.score == "LastStep" else self.counts_at(counts, steps, step)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """The columns of a table's state that hold its entries, by slot.
+    """Views of the columns of a table's state that hold its entries, by slot.
 
-    low, high: uint32 [n], the halves of the key. steps: uint32 [n], of the last push. counts: uint32 [n], steps with a
-    push as of that one. In an empty slot both are 0; every number is a key. cell_steps, cell_marks: uint32 [n], see
-    `admission_cells`; of a table that admits at the first push uint32 [0].
+    keys: uint64 [n]. steps: uint32 [n], of the last push. counts: uint32 [n], steps with a push as of that one. In an
+    empty slot both are 0; every number is a key. cells: uint32 [n, 2], see `admission_cells`; of a table that admits at
+    the first push [0, 2].
     """
 
-    low: U32
-    high: U32
-    steps: U32
-    counts: U32
-    cell_steps: U32
-    cell_marks: U32
+    def __init__(self, state: Floats, cells: Floats | None = None) -> None:
+        """View the last columns of state, float32 [n, W], and cells, float32 [n, 2]. Rows are contiguous."""
+        self._whole = state[:, -ENTRY_COLUMNS:].view(_WHOLE)[:, 0]
+        entries = self._whole.view(ENTRY)
+        self.keys: U64 = entries["key"]
+        self.steps: U32 = entries["step"]
+        self.counts: U32 = entries["count"]
+        self.cells: U32 = (state[:0, :CELL_COLUMNS] if cells is None else cells).view(np.uint32)
 
-    @classmethod
-    def of(cls, state: Floats, cells: Floats | None) -> Self:
-        """Return the last columns of state, float32 [n, W], and those of cells, float32 [n, 2]."""
-        cells = state[:0, :CELL_COLUMNS] if cells is None else cells
-        columns = [*state.T[-ENTRY_COLUMNS:], *cells.T]
-        return cls(*(column.view(np.uint32) for column in columns))
+    def __len__(self) -> int:
+        return len(self._whole)
 
-    def keys_at(self, slots: Ints) -> U64:
-        """Return the keys in some slots, uint64 of the same shape."""
-        return join_halves(self.low.take(slots), self.high.take(slots))
+    def take(self, slots: Ints) -> NDArray[np.void]:
+        """Return a copy of the entries in some slots, of the type `ENTRY`."""
+        return self._whole[slots].view(ENTRY)
+
+    def put(self, slots: Ints, entries: NDArray[np.void]) -> None:
+        """Replace the entries in some slots, all different. entries: of the type `ENTRY`."""
+        self._whole[slots] = entries.view(_WHOLE)
+
+    def set(self, entries: NDArray[np.void]) -> None:
+        """Replace all entries. entries: of the type `ENTRY`, one for each slot."""
+        self._whole[:] = entries.view(_WHOLE)
 
     def live_bits(self, buckets: Ints, rules: Rules, step: int) -> U32:
         """Return a bit for each slot of some buckets, uint32 [b], that holds an entry of the table at a step."""
         steps, least = self.steps.reshape(-1, BUCKET_SLOTS), rules.oldest_live(step)
-        bits = np.empty(len(buckets), "<u4")
-        for first in range(0, len(buckets), _BUCKETS_AT_ONCE):
-            part = slice(first, first + _BUCKETS_AT_ONCE)
-            live = steps.take(buckets[part], axis=0) >= least
-            bits[part] = np.packbits(live.ravel(), bitorder="little").view("<u4")
-        return bits
+        return bits_of(steps[buckets] >= least)
 
     def victims(self, pairs: Ints, pinned: NDArray[np.bool_], rules: Rules, step: int) -> Ints:
         """Return the place of each key's least entry by (score, key) that is not pinned: see `insertion.Victims`."""
-        near = (column.reshape(-1, BUCKET_SLOTS) for column in (self.counts, self.steps))
-        counts, steps = (each.take(pairs.T, axis=0).reshape(pinned.shape) for each in near)
-        scores = rules.scores(counts, steps, step)
+        near = self._whole.reshape(-1, BUCKET_SLOTS)[pairs.T].view(ENTRY).reshape(pinned.shape)
+        scores = rules.scores(near["count"], near["step"], step).copy()
         scores[pinned] = _NO_VICTIM
         at = np.flatnonzero(scores == scores.min(axis=1, keepdims=True))
-        keys = self.keys_at(pairs.T.ravel()[at // BUCKET_SLOTS] * BUCKET_SLOTS + at % BUCKET_SLOTS)
+        keys = near["key"].ravel()[at]
         starts = np.flatnonzero(first_of_runs(at // pinned.shape[1]))
         least = np.minimum.reduceat(keys, starts)
         found: Ints = at[keys == np.repeat(least, np.diff(np.append(starts, len(at))))] % pinned.shape[1]
@@ -139,9 +140,6 @@ def newest_of_keys(keys: U64, steps: U32) -> NDArray[np.bool_]:
     return newest
 
 
-def join_halves(low: U32, high: U32) -> U64:
-    """Return keys by their halves, uint64 of the same shape."""
-    keys: U64 = high.astype(np.uint64)
-    keys <<= _HALF
-    keys |= low
-    return keys
+def bits_of(slots: NDArray[np.bool_]) -> U32:
+    """Return a number for each bucket, uint32 [b], with a bit for each of its slots, bool [b, 32]."""
+    return np.packbits(slots, bitorder="little").view("<u4")

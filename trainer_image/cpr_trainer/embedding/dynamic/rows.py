@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.embedding.bfloat16 import converted
-from cpr_trainer.embedding.dynamic.entries import ENTRY_COLUMNS, Entries, Rules, newest_of_keys
+from cpr_trainer.embedding.dynamic.entries import Entries, Rules, newest_of_keys
 from cpr_trainer.embedding.dynamic.pages import U32, BandKeys
 from cpr_trainer.embedding.dynamic.rehash import slots_in
 from cpr_trainer.embedding.dynamic.table import Changes, DynamicTables, Update
@@ -77,12 +77,12 @@ class DynamicRows:
         for table in range(len(self.tables)):
             at = self.pages.slots_in(table).ravel()
             at = at[live[at]]
-            live[at] = newest_of_keys(columns.keys_at(at), columns.steps[at])
+            live[at] = newest_of_keys(columns.keys[at], columns.steps[at])
         counts = np.maximum(rules.counts_at(columns.counts, np.minimum(columns.steps, step), step), 1)
         columns.counts[:] = np.where(live, counts, 0)
         columns.steps[:] = live
-        columns.low[~live] = columns.high[~live] = 0
-        columns.cell_steps[:] = columns.cell_marks[:] = 0
+        columns.keys[~live] = 0
+        columns.cells[:] = 0
         self.reload()
 
     def keys_of(self, table: int, texts: Cells) -> U64:
@@ -106,8 +106,7 @@ class DynamicRows:
         slots = np.full(len(keys), -1, np.int64)
         slots[live] = found
         columns, at = self._columns(), slots[stored]
-        columns.low[at], columns.high[at] = keys[stored].astype(np.uint32), keys[stored] >> np.uint64(32)
-        columns.steps[at], columns.counts[at] = steps[stored], counts[stored]
+        columns.keys[at], columns.steps[at], columns.counts[at] = keys[stored], steps[stored], counts[stored]
         self.reload()
         return slots
 
@@ -137,9 +136,9 @@ class DynamicRows:
         update, places = planned.update, planned.places
         new = np.flatnonzero(update.inserted[places])
         if len(new):
-            rows[new] = converted(self._first_values(update.keys.select(places[new])), rows.dtype)
+            rows[new] = converted(self._first_values(update.keys.select(update.inserted)), rows.dtype)
             state[new] = 0.0
-        state.view(np.uint32)[:, -ENTRY_COLUMNS:] = update.entries_at(places)
+        Entries(state).set(update.entries_at(places))
 
     def note(self, update: Update) -> None:
         """Note a step that is in the rows now."""
@@ -150,7 +149,7 @@ class DynamicRows:
         return steps >= self._rules.oldest_live(step)
 
     def _columns(self) -> Entries:
-        return Entries.of(self._rows.state, None if self._cells is None else self._cells.state)
+        return Entries(self._rows.state, None if self._cells is None else self._cells.state)
 
     def _first_values(self, keys: BandKeys) -> Floats:
         if self._zero:
@@ -160,11 +159,11 @@ class DynamicRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedRows:
-    """The rows of a band that a step changes. places: int64 [k], those in `update.keys` of the keys of these rows."""
+    """The rows of a band that a step changes. places: `update.places`, those of the keys of these rows."""
 
     band: DynamicRows
     update: Update
-    places: Ints
+    places: Ints | slice
 
     @property
     def tables(self) -> Ints:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cpr_contract.model import PAGE_SLOTS
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.dynamic.admission_cells import Count, count_keys
-from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, MAX_COUNT, Entries, Rules, join_halves
+from cpr_trainer.embedding.dynamic.entries import CELL_COLUMNS, ENTRY, MAX_COUNT, Entries, Rules, bits_of
 from cpr_trainer.embedding.dynamic.insertion import Buckets, Insertions
 from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, U8, U32, BandKeys, Pages, tags_of
 from cprjob_serving.hashes import U64
@@ -26,6 +26,8 @@ from cprjob_serving.hashes import U64
 #: The keys that are found together: their tags fit into the processor's cache.
 _KEYS_AT_ONCE = 4096
 _EACH_BYTE = np.uint64(0x0101010101010101)
+_ONE, _OTHER_BUCKET = np.uint64(1), np.uint64(BUCKET_SLOTS)
+_BUCKET_BITS = BUCKET_SLOTS.bit_length() - 1
 _NO_CONTENTS = np.empty((0, CELL_COLUMNS), np.uint32)
 
 
@@ -75,17 +77,18 @@ class Update:
     contents: U32
     changes: Changes
 
-    def changed(self) -> tuple[Ints, Ints]:
-        """Return the slots that change, int64 [c] ascending, and the place in `keys` of the key of each, int64 [c]."""
-        places = np.flatnonzero(self.slots >= 0)
-        places = places[np.argsort(self.slots[places])]
-        return self.slots[places], places
+    @property
+    def places(self) -> Ints | slice:
+        """The places in `keys` of those with a slot, ascending: a slice if all have one, so that nothing is copied."""
+        stored = self.slots >= 0
+        return slice(None) if stored.all() else np.flatnonzero(stored)
 
-    def entries_at(self, places: Ints) -> U32:
-        """Return the columns of the entries of some of `keys`, uint32 [c, 4]; places: int64 [c]."""
+    def entries_at(self, places: Ints | slice) -> NDArray[np.void]:
+        """Return the entries of some of `keys`, of the type `ENTRY`."""
         keys = self.keys.keys[places]
-        halves = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
-        return np.stack((*halves, np.full(len(places), self.step, np.uint32), self.counts[places]), axis=1)
+        entries = np.empty(len(keys), ENTRY)
+        entries["key"], entries["step"], entries["count"] = keys, self.step, self.counts[places]
+        return entries
 
 
 class DynamicTables:
@@ -95,12 +98,12 @@ class DynamicTables:
     """
 
     def __init__(self, pages: Pages, rules: Rules, entries: Entries) -> None:
-        assert len(entries.low) == pages.slots, "a slot in each column"
-        assert len(entries.cell_marks) == (pages.slots if rules.min_steps > 1 else 0), "cells for tables that count"
+        assert len(entries) == pages.slots, "an entry for each slot"
+        assert len(entries.cells) == (pages.slots if rules.min_steps > 1 else 0), "cells for tables that count"
         self.pages, self.rules, self.entries = pages, rules, entries
         self._no_changes = Changes.none(len(pages.order.counts))
         self._buckets = Buckets(pages.slots // BUCKET_SLOTS)
-        tags = np.where(entries.counts > 0, tags_of(join_halves(entries.low, entries.high)), 0)
+        tags = np.where(entries.counts > 0, tags_of(entries.keys), 0)
         self._tags: U8 = tags.astype(np.uint8).reshape(-1, BUCKET_SLOTS)
         #: The last search since a step: its keys and step, and their buckets and slots.
         self._found: tuple[BandKeys, int, Ints, Ints] | None = None
@@ -112,18 +115,16 @@ class DynamicTables:
     def plan(self, step: int, keys: BandKeys) -> Update:
         """Compute the step `step` (from 1) with the keys of all ranks."""
         buckets, slots = self._search(keys, step)
-        slots, found = slots.copy(), slots >= 0
-        known, unknown = slots[found], np.flatnonzero(~found)
-        counts = np.ones(len(keys), np.uint32)
-        before = self.rules.counts_at(self.entries.counts[known], self.entries.steps[known], step)
-        counts[found] = np.minimum(before, np.uint32(MAX_COUNT - 1)) + np.uint32(1)
-        inserted = np.zeros(len(keys), np.bool_)
+        found = slots >= 0
+        unknown, inserted = np.flatnonzero(~found), np.zeros(len(keys), np.bool_)
         if not len(unknown):  # as in most steps of small tables
+            counts = self._counts_after(slots, step)
             return Update(step, keys, slots, counts, inserted, unknown, unknown, _NO_CONTENTS, self._no_changes)
 
-        new = keys.select(unknown)
+        new, known, slots = keys.select(unknown), slots[found], slots.copy()
         count = self._count(new.positions, step)
-        counts[unknown] = count.counts
+        counts = np.empty(len(keys), np.uint32)
+        counts[found], counts[unknown] = self._counts_after(known, step), count.counts
         due = np.flatnonzero(count.counts >= self.rules.min_steps)
         due = due[np.argsort(-count.counts[due].astype(np.int64), kind="stable")]  # ascending keys where counts tie
         insertions = self._insert(buckets.take(unknown[due], axis=1), known, step)
@@ -133,6 +134,13 @@ class DynamicTables:
         evicted = insertions.slots[insertions.evicts]
         changes = self._changes(new, slots[unknown], due, insertions)
         return Update(step, keys, slots, counts, inserted, evicted, cells, contents, changes)
+
+    def _counts_after(self, slots: Ints, step: int) -> U32:
+        """Return the counts of the entries in some slots after a push of their keys, uint32 [k]."""
+        entries = self.entries.take(slots)
+        before = self.rules.counts_at(entries["count"], entries["step"], step)
+        counts: U32 = np.minimum(before, np.uint32(MAX_COUNT - 1)) + np.uint32(1)
+        return counts
 
     def _changes(self, new: BandKeys, slots: Ints, due: Ints, insertions: Insertions) -> Changes:
         """Return the effects of a step with new keys. slots: int64 [n], theirs. due: int64 [m], those to insert."""
@@ -161,18 +169,15 @@ class DynamicTables:
 
     def commit(self, update: Update) -> None:
         """Store the entries and cells of a plan, which is of the present state, and note it."""
-        entries, (slots, places) = self.entries, update.changed()
-        entries.low[slots], entries.high[slots], entries.steps[slots], entries.counts[slots] = update.entries_at(
-            places
-        ).T
-        if len(update.cells):
-            entries.cell_steps[update.cells], entries.cell_marks[update.cells] = update.contents.T
+        places = update.places
+        self.entries.put(update.slots[places], update.entries_at(places))
+        self.entries.cells[update.cells] = update.contents
         self.note(update)
 
     def keys(self, table: int, step: int) -> U64:
         """Return the keys of a table at a step, uint64 [n], ascending. It reads all of its entries."""
         slots = self.pages.slots_in(table).ravel()
-        return np.sort(self.entries.keys_at(slots[self.entries.steps[slots] >= self.rules.oldest_live(step)]))
+        return np.sort(self.entries.keys[slots[self.entries.steps[slots] >= self.rules.oldest_live(step)]])
 
     def occupancy(self, step: int) -> Ints:
         """Return the number of entries of each table at a step, int64 [T]. It reads all of them."""
@@ -180,7 +185,7 @@ class DynamicTables:
 
     def waiting(self, step: int) -> Ints:
         """Return the number of keys of each table that cells count at a step, int64 [T]. It reads all cells."""
-        return self._live(self.entries.cell_steps, step)
+        return self._live(self.entries.cells[:, 0], step)
 
     def _live(self, steps: U32, step: int) -> Ints:
         live = np.count_nonzero(steps.reshape(-1, PAGE_SLOTS) >= self.rules.oldest_live(step), axis=1)
@@ -200,22 +205,30 @@ class DynamicTables:
         return buckets, slots
 
     def _find(self, keys: BandKeys, buckets: Ints, step: int) -> Ints:
-        slots, least = np.full(len(keys), -1, np.int64), self.rules.oldest_live(step)
+        found = np.full(len(keys), -1, np.int64)
         for first in range(0, len(keys), _KEYS_AT_ONCE):
-            part = keys.keys[first : first + _KEYS_AT_ONCE]
-            pairs = buckets[:, first : first + _KEYS_AT_ONCE]
-            # Each tag 32 times, for the slots of a bucket.
-            tags = np.repeat(tags_of(part) * _EACH_BYTE, BUCKET_SLOTS // 8).view(np.uint8)
-            at = np.flatnonzero(self._tags.take(pairs, axis=0).reshape(2, -1) == tags)
-            which = at // BUCKET_SLOTS
-            candidates = pairs.ravel()[which] * BUCKET_SLOTS + (at & (BUCKET_SLOTS - 1))
-            places = which - (which >= len(part)) * len(part)
-            same = self.entries.keys_at(candidates) == part[places]
-            candidates, places = candidates[same], places[same]
+            part = slice(first, first + _KEYS_AT_ONCE)
+            self._find_part(keys.keys[part], buckets[:, part], self.rules.oldest_live(step), found[part])
+        return found
+
+    def _find_part(self, keys: U64, pairs: Ints, least: int, found: Ints) -> None:
+        """Store the slots of the keys that have one into `found`, int64 [k]."""
+        # Each tag 32 times, for the slots of a bucket.
+        tags = np.repeat(tags_of(keys) * _EACH_BYTE, BUCKET_SLOTS // 8).view(np.uint8)
+        one, other = bits_of(self._tags.take(pairs, axis=0).reshape(2, -1) == tags).reshape(2, -1)
+        # A bit for each of the slots of a key that has its tag. All keys are compared with their next slot at once.
+        left = one | other.astype(np.uint64) << _OTHER_BUCKET
+        places = np.flatnonzero(left)
+        while len(places):
+            bits, key = left[places], keys[places]
+            at = np.bitwise_count((bits - _ONE) & ~bits)
+            slots = pairs[at >> _BUCKET_BITS, places] * BUCKET_SLOTS + (at & (BUCKET_SLOTS - 1))
+            entries = self.entries.take(slots)
             # An expired entry may have the key, too: at most one is live.
-            live = self.entries.steps[candidates] >= least
-            slots[first + places[live]] = candidates[live]
-        return slots
+            mine = (entries["key"] == key) & (entries["step"] >= least)
+            found[places[mine]] = slots[mine]
+            left[places] = np.where(mine, 0, bits & (bits - _ONE))
+            places = places[left[places] != 0]
 
     def _count(self, positions: U64, step: int) -> Count:
         """Return the count of keys without a slot; tables that admit at the first push have no cells."""
@@ -224,10 +237,16 @@ class DynamicTables:
             return Count(np.ones(len(positions), np.uint32), none, none, np.empty(0, np.uint32))
         return count_keys(self.entries, positions, self.rules, step)
 
+    def _live_bits(self, buckets: Ints, step: int) -> U32:
+        """Return a bit for each live slot of some buckets, uint32 [b]."""
+        if self.rules.ttl_steps:
+            return self.entries.live_bits(buckets, self.rules, step)
+        return bits_of(self._tags.take(buckets, axis=0) != 0)  # nothing expires
+
     def _insert(self, pairs: Ints, pinned: Ints, step: int) -> Insertions:
         """Return the slots of new keys, int64 [2, m] buckets in the order of insertion; pinned: int64 [p], slots."""
         buckets = pairs.ravel()
-        self._buckets.begin(buckets, self.entries.live_bits(buckets, self.rules, step), pinned)
+        self._buckets.begin(buckets, self._live_bits(buckets, step), pinned)
         insertions = self._buckets.insert(pairs, partial(self.entries.victims, rules=self.rules, step=step))
         self._buckets.end(buckets, pinned)
         return insertions
