@@ -315,7 +315,7 @@ def test_cut_is_taken_between_two_steps() -> None:
 
 
 def test_rows_out_of_their_order_are_refused() -> None:
-    service, (one, _) = serving()
+    _, (one, _) = serving()
     commit(one, 0)
     slots = Placement([50, 30], 1).slots_on(0, np.array([0, 1]))
     numbers = np.array([0, 1] if slots[0] > slots[1] else [1, 0], np.int32)

@@ -315,9 +315,10 @@ class Exchange(LinkStates):
 
     def _pack(self, rows: UniqueRows) -> tuple[NDArray[Any], tuple[int, ...]]:
         """Return the packed names of rows, see `RowNames.pack`: once if a step pushes the rows that it looked up."""
-        if self._packed is None or self._packed[0] is not rows:
-            self._packed = rows, *self._names.pack(rows)
-        return self._packed[1:]
+        packed = self._packed  # another thread may look up the rows of the next step meanwhile
+        if packed is None or packed[0] is not rows:
+            packed = self._packed = rows, *self._names.pack(rows)
+        return packed[1:]
 
     def _prepare_block(self, *arrays: NDArray[Any]) -> None:
         """Wait, without the lock, until there is touched memory for a step's pushes to all shards."""
