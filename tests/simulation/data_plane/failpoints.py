@@ -305,7 +305,8 @@ class Failpoints:
             fault = self._rng.choice((self.kill_trainer, self.kill_shard, self.stop_job, self.drain_trainer))
             self._note("a member was lost in the last step")
             self._scheduler.after(delay_s, fault)
-        elif self._scheduler.now < self._end:
+        elif self._scheduler.now < self._end or self._cluster.arriving is not None:
+            # Data that arrives may end long after the other faults.
             self._scheduler.after(0.02, self.kill_at_end)
 
     def roll_back(self) -> None:

@@ -241,7 +241,7 @@ BUGS = {
     "new keys are inserted in the order of a hash table": Bug(insert_in_the_order_of_a_hash_table, 5, MERGED_KEYS),
     "data pins lack segments that the oldest anchor needs": Bug(
         need_the_newest_anchor_alone,
-        5,
+        14,
         following(with_faults("roll_back", "roll_back", trainers=2, sparse_updates="PerStep")),
     ),
     "a repeated push is applied again": Bug(
