@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cpr_contract import CONTRACT_VERSION, env, manifests, model, published, reports, roster, spec
+from cpr_contract import CONTRACT_VERSION, env, manifests, model, pinned_data, published, reports, roster, spec
 from cpr_contract.choices import DenseSync, SparseUpdates
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.model import CrossSpec, DynamicSpec, OptimizerSpec, SparseOptimizerSpec
@@ -26,8 +26,8 @@ UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"
 #: The documents with all their fields, by the names of their golden files.
 DOCUMENTS: dict[str, Any] = {
     "anchor_ref": roster.AnchorRef,
-    "data_manifest": manifests.DataManifest,
-    "data_pin": manifests.DataPin,
+    "data_manifest": pinned_data.DataManifest,
+    "data_pin": pinned_data.DataPin,
     "deleted": reports.Deleted,
     "dense_manifest": manifests.DenseManifest,
     "job_spec": spec.JobSpec,
@@ -43,7 +43,7 @@ DOCUMENTS: dict[str, Any] = {
     "shard_roster": roster.ShardRoster,
     "trainer_report": reports.TrainerReport,
     "trainer_roster": roster.TrainerRoster,
-    "vocabulary_manifest": manifests.VocabularyManifest,
+    "vocabulary_manifest": pinned_data.VocabularyManifest,
     "workers_manifest": manifests.WorkersManifest,
 }
 GOLDEN = Path(__file__).parent / "golden"
@@ -63,12 +63,12 @@ def names() -> dict[str, Any]:
             *(manifests.step_folder(12000, kind) for kind in ("Anchor", "Flush", "Priority", "Dense")),
             manifests.MANIFEST,
             manifests.RESTORE_RECORD,
-            manifests.data_key(UID),
-            manifests.data_key(UID, evaluates=True),
-            manifests.data_pin_key(UID, 12),
+            pinned_data.data_key(UID),
+            pinned_data.data_key(UID, evaluates=True),
+            pinned_data.data_pin_key(UID, 12),
             manifests.workers_key(UID),
-            manifests.vocabulary_key(UID),
-            manifests.vocabulary_key(UID, "5e" * 32),
+            pinned_data.vocabulary_key(UID),
+            pinned_data.vocabulary_key(UID, "5e" * 32),
         ],
     }
 
@@ -223,7 +223,7 @@ def test_shards_merge_pushes_of_several_trainers_in_lockstep(
 def test_documents_have_an_example_with_every_field() -> None:
     kinds = {
         kind
-        for module in (manifests, model, published, reports, roster, spec)
+        for module in (manifests, model, pinned_data, published, reports, roster, spec)
         for kind in vars(module).values()
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__
     }

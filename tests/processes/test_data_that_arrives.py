@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from cpr_contract.codec import from_json
-from cpr_contract.manifests import DataPin, ShardManifest
+from cpr_contract.manifests import ShardManifest
 from cpr_contract.model import TableSpec
+from cpr_contract.pinned_data import DataPin
 from cpr_contract.reports import Result, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec

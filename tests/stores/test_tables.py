@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cpr_contract.manifests import DataManifest
+from cpr_contract.pinned_data import DataManifest
 from cpr_contract.spec import DataSpec, StoreSpec
 from cpr_trainer.store import Uris
 from support.lake_tables import by_key, clicks_of, of_table, pinned, rows_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import DataManifest
+from cpr_contract.pinned_data import DataManifest
 from cpr_contract.spec import DataFormat, DataSpec
 from cpr_trainer.data.files import Block
 from cpr_trainer.data.open import format_of, index_data, indices_of_manifest, manifest_of_indices

@@ -9,14 +9,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from cpr_contract.reports import (
-    ArrivedData,
-    BestEvaluation,
-    GroupScores,
-    HeldOutScores,
-    TrainerReport,
-    TrainerState,
-)
+from cpr_contract.pinned_data import PinnedData
+from cpr_contract.reports import BestEvaluation, GroupScores, HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_operator.metrics import Metrics as OperatorMetrics
 from cpr_trainer.shard.status import Metrics as ShardMetrics
@@ -83,7 +77,7 @@ def _trainer_registry() -> CollectorRegistry:
     report = TrainerReport(1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None)
     known: dict[str, Any] = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
     known["evaluation"] = HeldOutScores(1, 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, (GROUP,))
-    known["data"] = ArrivedData(1, 1, 0, 1.0)
+    known["data"] = PinnedData(1, 1, 0, 1.0)
     known["best"] = BestEvaluation(AnchorRef("key", "digest", 1, 1, 1), 1.0, 1)
     registry = CollectorRegistry()
     registry.register(ReportCollector(StatusPublisher(replace(report, metrics=(("own", 1.0),), **known))))

@@ -11,7 +11,6 @@ from cpr_contract.limits import (
     MAX_ANCHORS,
     MAX_COUNTED_TABLES,
     MAX_GROUPS,
-    MAX_LATE_FILES,
     MAX_MEMBERS,
     MAX_METRICS,
     MAX_RANGES,
@@ -23,6 +22,7 @@ from cpr_contract.limits import (
     united,
 )
 from cpr_contract.manifests import RowUpdates
+from cpr_contract.pinned_data import PinnedData
 from cpr_contract.roster import AnchorRef, Counters
 
 
@@ -275,24 +275,6 @@ class RosterNote:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivedData:
-    """The pinned data of a job that follows it, by the newest of its `pins`, which was written at `pinned_at`.
-
-    `samples` is the sample number after the last pinned one; `voids` of those before it are void. `late_files` counts
-    the files whose names came before earlier ones, and `late` are the last of them. Nothing follows once the data has
-    `ended`. `pinned_at` is in seconds since the epoch, by the clock of the leader then.
-    """
-
-    pins: int
-    samples: int
-    voids: int
-    pinned_at: float
-    ended: bool = False
-    late_files: int = 0
-    late: Annotated[tuple[str, ...], AtMost(MAX_LATE_FILES, last)] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class TrainerReport:
     """A trainer's answer on `/status`. Only the leader sets the fields after `problem`, except those noted below.
 
@@ -374,7 +356,7 @@ class TrainerReport:
     workers_reason: str = ""
     early_save_s: float | None = None
     sparse_updates: SparseUpdates = "PerPush"
-    data: ArrivedData | None = None
+    data: PinnedData | None = None
 
 
 @dataclass(frozen=True, slots=True)

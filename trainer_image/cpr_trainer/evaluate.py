@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.codec import to_json
-from cpr_contract.manifests import DataManifest, DenseManifest, data_key
+from cpr_contract.manifests import DenseManifest
+from cpr_contract.pinned_data import DataManifest, data_key
 from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints

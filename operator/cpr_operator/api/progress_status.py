@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from cpr_contract import reports as contract
+from cpr_contract import pinned_data as contract
 from cpr_contract.limits import MAX_FILE_NAME, MAX_GROUPS, MAX_LATE_FILES, MAX_METRICS
 from cpr_contract.reports import HeldOutScores, TableCounts
 from cpr_operator.api.base import Count, MetricName, Model, Seconds, Timestamp, Word, cut
@@ -102,7 +102,7 @@ class Progress(Model):
     """When the report was received."""
 
 
-class ArrivedData(Model):
+class PinnedData(Model):
     """The data of a job that follows it (spec.data.follow), by the leader's last report.
 
     Sample numbers of a batch that no file fills are void.
@@ -126,14 +126,14 @@ class ArrivedData(Model):
     """True once no further file is trained."""
 
     @classmethod
-    def of(cls, data: contract.ArrivedData, trained: int) -> ArrivedData:
+    def of(cls, data: contract.PinnedData, trained: int) -> PinnedData:
         """Return the data of a report, with the lag of a job that has `trained` sample numbers."""
         return cls(
             pins=data.pins,
             newest_pin_time=data.pinned_at or None,
             pinned_samples=data.samples,
             void_samples=data.voids,
-            lag_samples=max(data.samples - trained, 0),
+            lag_samples=data.lag(trained),
             late_files=data.late_files,
             last_late_files=data.late,
             ended=data.ended,

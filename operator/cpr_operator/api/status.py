@@ -49,7 +49,7 @@ from cpr_operator.api.member_status import (
     Trainer,
 )
 from cpr_operator.api.pod_placement import Quota
-from cpr_operator.api.progress_status import ArrivedData, DynamicTable, GroupScores, HeldOut, Point, Progress
+from cpr_operator.api.progress_status import DynamicTable, GroupScores, HeldOut, PinnedData, Point, Progress
 
 #: The maximum lengths of lists.
 MAX_FAILURES, MAX_FORKS, MAX_HISTORY = 20, 64, 100
@@ -327,7 +327,7 @@ class Status(Model):
     """Estimates of the job's failures and costs."""
     progress: Progress = Progress()
     """The progress of training."""
-    data: ArrivedData | None = None
+    data: PinnedData | None = None
     """Data that arrives, with spec.data.follow; absent before the first pin."""
     tables: Annotated[tuple[DynamicTable, ...], Field(max_length=MAX_COUNTED_TABLES)] = ()
     """The tables with the ids Dynamic, in the order of the model, the first 32. While a job trains they are updated

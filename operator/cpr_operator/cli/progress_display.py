@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cpr_contract.reports import ArrivedData, TrainerReport
+from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cli.console import OutputClosedError, SafeConsole, err, plain_table
 
@@ -45,11 +45,10 @@ class ProgressState:
     @property
     def lag(self) -> int | None:
         """Return the pinned samples to train of data that has no end yet; None if the total is that of the job."""
-        data = self.leader.data if self.leader and self.leader.data else self.status.data
-        if data is None or data.ended:
-            return None
-        pinned = data.samples if isinstance(data, ArrivedData) else data.pinned_samples
-        return max(pinned - self.samples, 0)
+        if self.leader is not None and (reported := self.leader.data) is not None:
+            return None if reported.ended else reported.lag(self.samples)
+        data = self.status.data
+        return None if data is None or data.ended else data.lag_samples
 
     @property
     def samples_per_s(self) -> float | None:

@@ -15,10 +15,10 @@ from cpr_operator.api.member_status import ShardPhase
 from cpr_operator.api.status import (
     MAX_ANCHORS,
     Anchor,
-    ArrivedData,
     BestModel,
     DynamicTable,
     HeldOut,
+    PinnedData,
     Progress,
     Shard,
     Status,
@@ -238,7 +238,7 @@ def _apply_trainer(state: ReconcileState, trainer: Trainer) -> Trainer:
 
 def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     """Return the status with a current report of the leader."""
-    status = state.status.evolve(data=_arrived(state.status.data, report))
+    status = state.status.evolve(data=_pinned(state.status.data, report))
     status = with_total(state.spec, status, report.total_samples)
     # The best evaluation that no rollback has undone. A new leader may not have it in its report yet.
     best = status.best if status.best is not None and restorable(status, (status.best.anchor,)) else None
@@ -262,10 +262,10 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
     return with_shards(status, {s.index: s.evolve(saved_samples=max(saves[s.index], s.saved_samples)) for s in own})
 
 
-def _arrived(before: ArrivedData | None, report: TrainerReport) -> ArrivedData | None:
+def _pinned(before: PinnedData | None, report: TrainerReport) -> PinnedData | None:
     """Return the data that has arrived. A new leader may not have read the newest pin yet."""
     if report.data is not None and (before is None or before.pins <= report.data.pins):
-        return ArrivedData.of(report.data, report.samples)
+        return PinnedData.of(report.data, report.samples)
     return None if before is None else before.evolve(lag_samples=max(before.pinned_samples - report.samples, 0))
 
 

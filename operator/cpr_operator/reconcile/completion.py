@@ -10,7 +10,7 @@ from cpr_contract.codec import ContractError, from_dict, from_json
 from cpr_contract.reports import Result, ShardReport, ShardState
 from cpr_contract.roster import AnchorRef
 from cpr_operator.api.cprjob_spec import CPRJobSpec
-from cpr_operator.api.status import Anchor, ArrivedData, BestModel, HeldOut, Shard, Status
+from cpr_operator.api.status import Anchor, BestModel, HeldOut, PinnedData, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
 from cpr_operator.reconcile.apply_reports import restorable, with_total
@@ -151,7 +151,7 @@ def with_termination_message(spec: CPRJobSpec, status: Status, facts: Mapping[st
     # Images of 0.1.0 do not state the total, and end with the last sample.
     total = result.total_samples or status.ledger.total_samples or result.anchor.samples
     if spec.data.follow is not None:
-        data = status.data or ArrivedData(pins=0, pinned_samples=total, void_samples=0, lag_samples=0)
+        data = status.data or PinnedData(pins=0, pinned_samples=total, void_samples=0, lag_samples=0)
         data = data.evolve(pinned_samples=total, void_samples=result.voids, lag_samples=0, ended=True)
         status = status.evolve(data=data)
     status = with_total(spec, status, total)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.manifests import RowUpdates
-from cpr_contract.reports import ArrivedData, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.pinned_data import PinnedData
+from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
 from simulation.control_plane.processes import COMMIT_S, LOAD_S, SAVE_S, Plane, Shard, Trainer
 
@@ -98,11 +99,11 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
     )
 
 
-def _arrived(plane: Plane) -> ArrivedData | None:
+def _arrived(plane: Plane) -> PinnedData | None:
     if plane.spec.data.follow is None:
         return None
     late = len(plane.late)
-    return ArrivedData(plane.pins, plane.total, plane.voids, PINNED_AT + plane.pins, plane.data_ended, late, plane.late)
+    return PinnedData(plane.pins, plane.total, plane.voids, PINNED_AT + plane.pins, plane.data_ended, late, plane.late)
 
 
 def _unresponsive_members(plane: Plane, reporter: Shard | Trainer, for_s: float) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import MANIFEST, DataManifest, DenseManifest, data_key, incarnation_prefix, step_folder
+from cpr_contract.manifests import MANIFEST, DenseManifest, incarnation_prefix, step_folder
+from cpr_contract.pinned_data import DataManifest, data_key
 from cpr_trainer.checkpoint.anchor import committer
 from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
 from cpr_trainer.checkpoint.anchor.pruning import Pruner

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DenseManifest, ManifestRef, vocabulary_key
+from cpr_contract.manifests import DenseManifest, ManifestRef
 from cpr_contract.model import PAGE_SLOTS, DynamicSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.pinned_data import vocabulary_key
 from cpr_contract.spec import ByNameSpec, JobSpec, TableSourceSpec
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import DamagedError

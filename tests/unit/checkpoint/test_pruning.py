@@ -8,7 +8,8 @@ import torch
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.choices import Rebase
-from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest, data_pin_key
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest
+from cpr_contract.pinned_data import data_pin_key
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import pruning
 from cpr_trainer.checkpoint.anchor.committer import save_dense

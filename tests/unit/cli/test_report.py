@@ -14,7 +14,6 @@ from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_operator.api.status import (
     Anchor,
-    ArrivedData,
     BestModel,
     Budget,
     DynamicTable,
@@ -22,6 +21,7 @@ from cpr_operator.api.status import (
     GroupScores,
     HeldOut,
     Overhead,
+    PinnedData,
     Plan,
     Progress,
     Runtime,
@@ -89,7 +89,7 @@ def leader(samples: int) -> TrainerReport:
 def test_unknown_total_is_not_printed() -> None:
     assert trained(Status(progress=Progress(samples=1000, total_samples=2000))) == "1,000 of 2,000 samples"
     assert trained(Status()) == "0 samples"
-    data = ArrivedData(pins=2, pinned_samples=2000, void_samples=0, lag_samples=1000)
+    data = PinnedData(pins=2, pinned_samples=2000, void_samples=0, lag_samples=1000)
     open_job = Status(progress=Progress(samples=1000, total_samples=2000), data=data)
     assert trained(open_job) == "1,000 samples, 1,000 pinned ones to go"
 

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.manifests import SavedModel, SavedTable, vocabulary_key
+from cpr_contract.manifests import SavedModel, SavedTable
 from cpr_contract.model import FeatureSpec, ModelSpec, TableSpec
+from cpr_contract.pinned_data import vocabulary_key
 from cpr_contract.spec import ByNameSpec, TableSourceSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.format.records import read_vocabularies, vocabularies_of, write_vocabularies

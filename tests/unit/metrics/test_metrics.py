@@ -11,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from cpr_operator import http_server
 from cpr_operator.api.status import (
     Anchor,
-    ArrivedData,
     BestModel,
     Budget,
     Condition,
@@ -19,6 +18,7 @@ from cpr_operator.api.status import (
     FailureRecord,
     HeldOut,
     Overhead,
+    PinnedData,
     Plan,
     Progress,
     PublishedModel,
@@ -64,7 +64,7 @@ def test_every_gauge_has_a_value_once_its_job_has_one() -> None:
     anchor = Anchor(key="k", digest="d", generation=1, step=1, samples=1)
     table = DynamicTable(name="user", capacity=8192, entries=2048, occupancy_percent=25, updated=1.0)
     full = status().evolve(progress=progress, tables=(table,), best=BestModel(anchor=anchor, value=0.7, since=0))
-    data = ArrivedData(pins=1, newest_pin_time=1.0, pinned_samples=2, void_samples=0, lag_samples=1)
+    data = PinnedData(pins=1, newest_pin_time=1.0, pinned_samples=2, void_samples=0, lag_samples=1)
     full = full.evolve(data=data, published=PublishedModel(sequence=1, anchor="k", step=1, samples=1, time=1.0))
     metrics, groups = Metrics(), "cprjob_held_out_group_auc"
     metrics.observe_status("n", "j", full)

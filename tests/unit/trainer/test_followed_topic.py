@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.codec import from_json
-from cpr_contract.manifests import DataPin, data_pin_key
+from cpr_contract.pinned_data import DataPin, data_pin_key
 from cpr_contract.spec import DataSpec, FollowSpec
 from cpr_trainer.checkpoint.format import data_pins
 from cpr_trainer.data.kafka import arriving_messages, offsets

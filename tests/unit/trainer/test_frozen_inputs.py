@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import DataManifest, WorkersManifest, data_key, workers_key
+from cpr_contract.manifests import WorkersManifest, workers_key
+from cpr_contract.pinned_data import DataManifest, data_key
 from cpr_contract.spec import DataSpec
 from cpr_trainer.checkpoint.format.records import read_frozen, restore_frozen
 from cpr_trainer.data.dataset import Dataset

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from cpr_contract.manifests import Constant, TableColumn, TableVersion
+from cpr_contract.pinned_data import Constant, TableColumn, TableVersion
 from cpr_trainer.data.files import content_errors
 from cpr_trainer.data.table_columns import TableSnapshot, constants_of
 from cpr_trainer.errors import DataError
@@ -52,11 +52,6 @@ def delta_snapshot(table: str, version: int | None, files: Uris) -> TableSnapsho
             actions = pa.table(opened.get_add_actions())
             found = TableVersion(opened.version(), _columns(opened))
             return TableSnapshot(found, _files_of(actions, opened.metadata().partition_columns, table))
-
-
-def is_commit(uri: str) -> bool:
-    """Return whether a file in a log is a commit."""
-    return _COMMIT.fullmatch(_name(uri)) is not None
 
 
 def _copy_log(table: str, version: int | None, files: Uris, folder: Path) -> int:

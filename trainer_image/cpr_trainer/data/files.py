@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import finalize
 
-from cpr_contract.manifests import Constant, TableVersion
+from cpr_contract.pinned_data import Constant, TableVersion
 from cpr_trainer.errors import DataError, TrainerError, printable
 from cpr_trainer.store import Version
 

@@ -25,7 +25,7 @@ from pyiceberg.types import (
     LongType,
 )
 
-from cpr_contract.manifests import Constant, TableColumn, TableVersion
+from cpr_contract.pinned_data import Constant, TableColumn, TableVersion
 from cpr_trainer.data.files import content_errors
 from cpr_trainer.data.table_columns import TableSnapshot
 from cpr_trainer.errors import DataError
@@ -102,11 +102,6 @@ def newest_metadata(table: str, files: Uris) -> str:
             "Give the metadata file that the catalog names as data.uri.",
         )
     return newest[0]
-
-
-def is_metadata(uri: str) -> bool:
-    """Return whether a URI names a metadata file."""
-    return _METADATA.fullmatch(unquote(uri.rpartition("/")[2])) is not None
 
 
 class StoreIO(FileIO):

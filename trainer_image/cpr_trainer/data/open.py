@@ -9,8 +9,8 @@ from functools import partial
 from itertools import accumulate, islice
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import Constant, DataManifest
 from cpr_contract.model import ModelSpec
+from cpr_contract.pinned_data import Constant, DataManifest
 from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, KafkaSpec
 from cpr_trainer.data.arrivals import Arrivals

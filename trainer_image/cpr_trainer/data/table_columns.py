@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cpr_contract.manifests import Constant, TableVersion
+from cpr_contract.pinned_data import Constant, TableVersion
 from cpr_trainer.data.files import SourceFile
 from cpr_trainer.data.schema import Columns
 from cpr_trainer.errors import DataError

@@ -13,8 +13,7 @@ from time import time
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.limits import MAX_FILE_NAME, MAX_LATE_FILES
-from cpr_contract.manifests import DataPin, PinnedSegment, data_pin_key
-from cpr_contract.reports import ArrivedData
+from cpr_contract.pinned_data import DataPin, PinnedData, PinnedSegment, data_pin_key
 from cpr_contract.spec import TABLE_FORMATS, DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.data_pins import PinChain, restates
 from cpr_trainer.checkpoint.format.documents import DamagedError
@@ -57,7 +56,7 @@ class FollowedData:
         return 0 if self._chain.newest is None else self._chain.newest.number
 
     @property
-    def arrived(self) -> ArrivedData | None:
+    def pinned(self) -> PinnedData | None:
         """The data of all pins so far, for reports; None without a pin."""
         pin = self._chain.newest
         if pin is None:
@@ -65,7 +64,7 @@ class FollowedData:
         voids = pin.voids_before + sum(segment.voids for segment in pin.segments)
         late_files = pin.late_before + len(pin.late)
         samples = self.order.known_samples
-        return ArrivedData(pin.number, samples, voids, pin.pinned_at, pin.end, late_files, self._late)
+        return PinnedData(pin.number, samples, voids, pin.pinned_at, pin.end, late_files, self._late)
 
     def read(self, up_to: int | None = None) -> list[Index]:
         """Read the next pins, to that of a number or to the last; return their files. Raises as `PinChain.read`.
@@ -108,7 +107,7 @@ class FollowedData:
             restated = {uri for segment in segments for uri in segment.files.uris}
             # The last name stays: later files with names before it are late.
             names = tuple(sorted(self.names.intersection((*listed, max(self.names, default=""))) - restated))
-        before = self.arrived
+        before = self.pinned
         pin = self._chain.write(
             DataPin(
                 contract=CONTRACT_VERSION,
@@ -229,13 +228,13 @@ class DataLooks:
 class LookThread:
     """The leader's looks, on a thread of their own. `newest` is the number of the newest pin in the store.
 
-    `arrived` is the data of all pins in the store, as of the last look; None before the first one.
+    `pinned` is the data of all pins in the store, as of the last look; None before the first one.
     `waits_at` is the number of the pin up to which all trainers have trained, 0 while they train.
     """
 
     def __init__(self, looks: DataLooks) -> None:
         self.newest = 0
-        self.arrived: ArrivedData | None = None
+        self.pinned: PinnedData | None = None
         self.waits_at = 0
         self._looks = looks
         self._failure: BaseException | None = None
@@ -259,7 +258,7 @@ class LookThread:
         while not self._ended.is_set():
             pause_s = self._looks.every_s
             try:
-                self._look()
+                self.look()
                 pause_s = 0.0 if self._looks.is_behind else pause_s
             except StoreError as error:
                 _LOG.warning("the data is not looked at: %s", error)
@@ -268,7 +267,8 @@ class LookThread:
                 return
             self._ended.wait(pause_s)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look once, as the thread does. Raises as `DataLooks.look` does."""
         followed = self._looks.followed
         waits = 0 < followed.number == self.waits_at
         pin = self._looks.look(waits=waits, now_s=time())
@@ -276,7 +276,7 @@ class LookThread:
             new = pin.segments[-1]
             counts = pin.number, new.rows, len(new.files.uris), len(pin.late)
             _LOG.info("pin %d has %d new rows in %d files, %d of them late", *counts)
-        self.arrived = followed.arrived
+        self.pinned = followed.pinned
         self.newest = followed.number
 
 

@@ -11,7 +11,8 @@ from time import monotonic, time
 from typing import TypeVar
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DataManifest, WorkersManifest, data_key, workers_key
+from cpr_contract.manifests import WorkersManifest, workers_key
+from cpr_contract.pinned_data import DataManifest, data_key
 from cpr_trainer.checkpoint.anchor.pruning import listing_pause_s
 from cpr_trainer.checkpoint.format.records import (
     freeze,

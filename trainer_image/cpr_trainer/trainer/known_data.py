@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cpr_contract.reports import ArrivedData
+from cpr_contract.pinned_data import PinnedData
 from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter
 from cpr_trainer.data.reader import TableDataset
 from cpr_trainer.exchange import Exchange
@@ -28,15 +28,15 @@ class KnownData:
         self._exchange = exchange
         self._status = status
         self._poll_interrupts = poll_interrupts
-        self._arrived = self._followed.arrived
+        self._pinned = self._followed.pinned
         self._looks: LookThread | None = None
         self._committer: AnchorCommitter | None = None
 
     @property
-    def arrived(self) -> ArrivedData | None:
+    def pinned(self) -> PinnedData | None:
         """The pinned data for a report: on the leader that of the last look. Any thread may read it."""
         looks = self._looks
-        return self._arrived if looks is None or looks.arrived is None else looks.arrived
+        return self._pinned if looks is None or looks.pinned is None else looks.pinned
 
     def look(self, committer: AnchorCommitter) -> None:
         """On the leader: look for new files from now on. Pins name the segments that anchors of `committer` need."""
@@ -91,7 +91,7 @@ class KnownData:
         order, dataset = self._followed.order, self._setup.dataset
         assert isinstance(dataset, TableDataset), "files have tables"
         dataset.replace_files(order.segments[0].first_block, files)
-        self._arrived = self._followed.arrived
+        self._pinned = self._followed.pinned
         self._status.update(total_samples=order.known_samples)
         if order.has_ended:
             self._exchange.end_data(order.total_samples)

@@ -277,7 +277,7 @@ def _looked_up(report: TrainerReport, exchange: Exchange, loop: Loop, job: JobSp
         shards = exchange.unavailable() if report.state in _WAITING else ()
         report = replace(report, waiting_for=_names(ROLE_SHARD, shards) + _names(ROLE_TRAINER, trainers))
     if loop.known_data is not None:
-        report = replace(report, data=loop.known_data.arrived)
+        report = replace(report, data=loop.known_data.pinned)
     # Read before the saves, because it follows from them: saves read later are no older.
     forgotten, saved = exchange.forgotten(), exchange.saved()
     if forgotten or coordinator is not None:

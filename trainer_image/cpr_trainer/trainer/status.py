@@ -194,7 +194,7 @@ class ReportCollector(Collector):
                 if value is not None:
                     yield kind(name, text, value=float(value))
         if report.data is not None:
-            lag = max(report.data.samples - report.samples, 0)
+            lag = report.data.lag(report.samples)
             yield GaugeMetricFamily("cprjob_trainer_data_lag_samples", "Pinned samples that are not trained", value=lag)
         of_groups = GaugeMetricFamily(
             "cprjob_trainer_held_out_group_auc_ratio",
@@ -235,10 +235,12 @@ def progress_line(report: TrainerReport) -> str:
 
     Until data that arrives has ended, the line has the samples that are pinned and not trained, and no time.
     """
-    data = report.data
-    lag = max(data.samples - report.samples, 0) if data is not None else 0
-    total = f" of {report.total_samples:,} samples" if data is None or data.ended else f" samples, {lag:,} to go"
-    parts = [f"step {report.step:,}", f"{report.samples:,}{total}"]
+    is_open = report.data is not None and not report.data.ended
+    parts = [f"step {report.step:,}"]
+    if report.data is not None and is_open:
+        parts.append(f"{report.samples:,} samples, {report.data.lag(report.samples):,} to go")
+    else:
+        parts.append(f"{report.samples:,} of {report.total_samples:,} samples")
     if report.samples_per_s:
         parts.append(f"{report.samples_per_s:,.0f} samples/s")
     if report.loss is not None:
@@ -247,7 +249,7 @@ def progress_line(report: TrainerReport) -> str:
         parts.append(f"AUC {report.auc:.4f}")
     if report.evaluation is not None and report.evaluation.auc is not None:
         parts.append(f"held-out AUC {report.evaluation.auc:.4f} at step {report.evaluation.step:,}")
-    if report.samples_per_s and (data is None or data.ended):
+    if report.samples_per_s and not is_open:
         left_s = max(report.total_samples - report.samples, 0) / report.samples_per_s
         parts.append(f"ETA {timedelta(seconds=round(left_s))}")
     return ", ".join(parts)

@@ -17,15 +17,8 @@ from types import MappingProxyType
 import safetensors.torch
 from torch import Tensor
 
-from cpr_contract.manifests import (
-    DataManifest,
-    DenseManifest,
-    ManifestRef,
-    Part,
-    Ranges,
-    ShardManifest,
-    WorkersManifest,
-)
+from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges, ShardManifest, WorkersManifest
+from cpr_contract.pinned_data import DataManifest
 from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.pruning import Pruner

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, time
 
-from cpr_contract.manifests import MANIFEST, DataPin, DenseManifest, ManifestRef, ShardManifest, data_pin_key
+from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
+from cpr_contract.pinned_data import DataPin, data_pin_key
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.data_pins import newest_restatement, superseded
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document

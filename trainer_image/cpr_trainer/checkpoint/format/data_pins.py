@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from cpr_contract.manifests import DataPin, data_pin_key, data_pins_prefix
+from cpr_contract.pinned_data import DataPin, data_pin_key, data_pins_prefix
 from cpr_trainer.checkpoint.format.documents import DamagedError, find_document, read_document, write_once
 from cpr_trainer.store import Entry, ExistsError, Store
 

@@ -21,18 +21,16 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.manifests import (
     MANIFEST,
-    DataManifest,
-    DataPin,
     DenseManifest,
     ManifestRef,
     Part,
     RestoreRecord,
     ShardManifest,
-    VocabularyManifest,
     WorkersManifest,
     incarnation_prefix,
     step_folder,
 )
+from cpr_contract.pinned_data import DataManifest, DataPin, VocabularyManifest
 from cpr_trainer.arrays import Floats, Ints, Values
 from cpr_trainer.checkpoint.format.keys import place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape

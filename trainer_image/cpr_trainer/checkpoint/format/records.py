@@ -14,22 +14,18 @@ from typing import TypeVar
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import to_json
 from cpr_contract.manifests import (
-    DataManifest,
     DenseManifest,
     ManifestRef,
     RestoreRecord,
     ShardManifest,
     TableIds,
-    TableVocabulary,
-    VocabularyManifest,
     WorkersManifest,
-    data_key,
     dense_prefix,
     step_folder,
-    vocabulary_key,
     workers_key,
 )
 from cpr_contract.model import ModelSpec
+from cpr_contract.pinned_data import DataManifest, TableVocabulary, VocabularyManifest, data_key, vocabulary_key
 from cpr_contract.roster import AnchorRef, ShardRoster
 from cpr_trainer.checkpoint.format.documents import (
     DamagedError,
