@@ -58,6 +58,7 @@ class KnownData:
         Before a group forms, any of its members may have read a later pin than others. The leader reads after that.
         """
         if self._looks is not None:
+            self._looks.waits_at = 0  # after a rollback the group repeats steps of the newest pin
             self._read(None)
             group.name_pin(self._followed.number)
         with self._status.waiting(self._poll_interrupts) as poll_and_report:
