@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-import torch
 
 from cpr_contract.codec import from_json
 from cpr_contract.reports import Result
@@ -20,16 +19,16 @@ from cpr_trainer.data.kafka.values import JsonValues
 from processes.faults import NEVER_S
 from processes.test_data_that_arrives import (
     BATCH,
-    Pins,
     all_trained,
+    check_calm_run,
     job_of,
     kill_shard,
     kill_trainer,
-    trained,
 )
 from support.kafka_broker import Broker, send, transactional
 from support.local_job import LocalJob
 from support.model import saved_model
+from support.pins import Pins
 from support.table_data import FILES, clicks
 
 pytestmark = [pytest.mark.dist, pytest.mark.store]
@@ -94,7 +93,7 @@ def test_members_and_the_broker_are_killed_and_each_message_is_trained_once(brok
         pins.end()
         anchor = running.result()
         result = from_json(Result, running.trainers[running.leader].termination_message)
-    rows, voids = trained(pins)
+    rows, voids = pins.trained()
     assert rows == Counter(range(log.rows))
     assert 0 < voids < BATCH * len(pins.all)
     assert (result.lost, result.total_samples) == ((), log.rows + voids)
@@ -105,14 +104,4 @@ def test_members_and_the_broker_are_killed_and_each_message_is_trained_once(brok
     assert set(ids.values()) == {1}
     found = saved_model(job, anchor, tmp_path / "found")
     assert found.scored == log.rows
-
-    # Another run on the same pins.
-    calm_job = followed(tmp_path / "calm", uri)
-    pins.copy_to(calm_job)
-    with LocalJob(calm_job, tmp_path / "calm", NEVER_S) as running:
-        running.start()
-        anchor = running.result()
-    expected = saved_model(calm_job, anchor, tmp_path / "expected")
-    assert torch.equal(found.dense, expected.dense)
-    for table, rows_of in zip(found.tables, expected.tables, strict=True):
-        assert torch.equal(table, rows_of)
+    check_calm_run(found, pins, followed(tmp_path / "calm", uri), tmp_path)

@@ -13,23 +13,17 @@ import torch
 from cpr_contract.codec import from_json
 from cpr_contract.manifests import ShardManifest
 from cpr_contract.model import TableSpec
-from cpr_contract.pinned_data import DataPin
 from cpr_contract.reports import Result, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
-from cpr_trainer.checkpoint.format.data_pins import PinChain
 from cpr_trainer.checkpoint.format.documents import read_document
 from cpr_trainer.checkpoint.format.records import read_anchor
-from cpr_trainer.data.files import Index
-from cpr_trainer.data.open import indices_of_manifest
-from cpr_trainer.data.reader import layout_of
-from cpr_trainer.data.stream_order import StreamOrder
 from cpr_trainer.store import open_store
-from cpr_trainer.trainer.followed_data import FollowedData
 from processes.faults import NEVER_S
 from support import table_data
 from support.local_job import LocalJob, small_job
-from support.model import saved_model, single_process_model
+from support.model import SavedModel, saved_model, single_process_model
+from support.pins import Pins
 
 pytestmark = pytest.mark.dist
 
@@ -68,44 +62,6 @@ class Log:
         self.rows += rows
 
 
-class Pins:
-    """All pins of a job in its store; `order` has also the segments that the job drops."""
-
-    def __init__(self, job: JobSpec) -> None:
-        self._job = job
-        self._chain = _chain_of(job)
-        self.all: list[DataPin] = []
-        self.files: list[Index] = []
-        self.order = StreamOrder(job.data)
-
-    def read(self) -> int:
-        """Read new pins; return the number of rows in all."""
-        for pin in self._chain.read():
-            own = pin.segments[-1]
-            files = indices_of_manifest(own.files)
-            self.order = self.order.followed_by(layout_of(files) if own.rows else None, own.voids)
-            self.order = self.order.ended() if pin.end else self.order
-            self.files += files
-            self.all.append(pin)
-        return sum(block.rows for index in self.files for block in index.blocks)
-
-    def end(self) -> None:
-        followed = FollowedData(self._job.data, self._job.job_uid, open_store(self._job.snapshots.store, None, None))
-        followed.read()
-        followed.pin([], -followed.order.known_samples % BATCH, end=True)
-        self.read()
-
-    def copy_to(self, job: JobSpec) -> None:
-        """Write the pins for a job that has no anchor yet, and needs the first segment, too."""
-        chain = _chain_of(job)
-        for pin in self.all:
-            chain.write(replace(pin, previous=chain.digest, first_needed=0))
-
-
-def _chain_of(job: JobSpec) -> PinChain:
-    return PinChain(open_store(job.snapshots.store, None, None), job.job_uid)
-
-
 def all_trained(running: LocalJob, pins: Pins, arrived: int) -> None:
     """Wait until all rows are pinned, and trained but for the last batch, with the anchor at which all stand."""
 
@@ -137,15 +93,6 @@ def roll_back(running: LocalJob) -> None:
     running.roll_back(running.trainer(running.leader).anchors[-1])
 
 
-def trained(pins: Pins) -> tuple[Counter[int], int]:
-    """Return how often each row of the pinned files is trained, and the number of void samples."""
-    order = pins.order
-    rows: Counter[int] = Counter()
-    for step in range(1, order.steps + 1):
-        rows.update(order.indices_of(order.slice_of(step)).tolist())
-    return rows, order.known_samples - rows.total()
-
-
 def check_end(job: JobSpec, anchor: AnchorRef, samples: int) -> None:
     """The last anchor is that of a batch job: with the total, and with full and exact saves."""
     store = open_store(job.snapshots.store, None, None)
@@ -153,6 +100,21 @@ def check_end(job: JobSpec, anchor: AnchorRef, samples: int) -> None:
     assert (manifest.samples, manifest.total_samples) == (samples, samples)
     saves = [read_document(store, ShardManifest, ref.key)[0] for ref in manifest.shards]
     assert [(save.samples, save.bits, save.chain) for save in saves] == [(samples, 32, ())] * len(saves)
+
+
+def check_calm_run(found: SavedModel, pins: Pins, job: JobSpec, folder: Path) -> None:
+    """Another run, which has all pins at its start, and one end, leaves the same bits."""
+    pins.copy_to(job)
+    with LocalJob(job, folder / "calm", NEVER_S) as running:
+        running.start()
+        anchor = running.result()
+    check_equal(found, saved_model(job, anchor, folder / "expected"))
+
+
+def check_equal(found: SavedModel, expected: SavedModel) -> None:
+    assert torch.equal(found.dense, expected.dense)
+    for table, rows_of in zip(found.tables, expected.tables, strict=True):
+        assert torch.equal(table, rows_of)
 
 
 def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_path: Path) -> None:
@@ -178,23 +140,13 @@ def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_pa
         kill_shard(running)
         anchor = running.result()
         result = from_json(Result, running.trainers[running.leader].termination_message)
-    rows, voids = trained(pins)
+    rows, voids = pins.trained()
     assert rows == Counter(range(log.rows))
     assert 0 < voids < BATCH * len(pins.all)
     assert (result.lost, result.total_samples) == ((), log.rows + voids)
     found = saved_model(job, anchor, tmp_path / "found")
     assert found.scored == log.rows
-
-    # Another run that reads all pins at its start, and has one end.
-    calm_job = job_of(tmp_path / "calm")
-    pins.copy_to(calm_job)
-    with LocalJob(calm_job, tmp_path / "calm", NEVER_S) as running:
-        running.start()
-        anchor = running.result()
-    expected = saved_model(calm_job, anchor, tmp_path / "expected")
-    assert torch.equal(found.dense, expected.dense)
-    for table, rows_of in zip(found.tables, expected.tables, strict=True):
-        assert torch.equal(table, rows_of)
+    check_calm_run(found, pins, job_of(tmp_path / "calm"), tmp_path)
 
 
 def test_only_trainer_ends_as_one_process_does_once_all_is_trained(tmp_path: Path) -> None:
@@ -210,12 +162,10 @@ def test_only_trainer_ends_as_one_process_does_once_all_is_trained(tmp_path: Pat
         running.start()
         log.day(1, 420)
         anchor = running.result()
-    rows, voids = trained(pins) if pins.read() == log.rows else (Counter(), 0)
+    rows, voids = pins.trained() if pins.read() == log.rows else (Counter(), 0)
     assert (rows, voids) == (Counter(range(log.rows)), 30)
     check_end(job, anchor, 450)
     found = saved_model(job, anchor, tmp_path / "found")
     alone = single_process_model(job, pins.order)
-    assert torch.equal(found.dense, alone.dense)
-    for table, rows_of in zip(found.tables, alone.tables, strict=True):
-        assert torch.equal(table, rows_of)
+    check_equal(found, alone)
     assert (found.scored, found.auc) == (alone.scored, alone.auc)

@@ -29,11 +29,10 @@ from cpr_operator.cli.run import open_cluster, operating, running_pod
 from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
-from cpr_trainer.store import open_store
-from cpr_trainer.trainer.followed_data import FollowedData
 from cprjob_bench.commands.freshness_bench import document
 from cprjob_bench.roles.freshness import write_clicks
 from cprjob_serving import Follower
+from support.pins import Pins
 from support.published_job import files_of
 from support.runs import CPRJOB
 
@@ -133,32 +132,19 @@ def is_published(status: Status) -> bool:
     return status.result is not None and status.published is not None and status.published.anchor == status.result.key
 
 
-def followed_by(status: Status) -> tuple[FollowedData, JobSpec]:
-    """Return the data of a job by the pins in its store, and the job."""
+def pins_of(status: Status) -> Pins:
+    """Return the pins in the store of a job."""
     assert status.runtime is not None
-    job = from_json(JobSpec, status.runtime.job_spec)
-    return FollowedData(job.data, job.job_uid, open_store(job.snapshots.store, None, None)), job
+    return Pins(from_json(JobSpec, status.runtime.job_spec))
 
 
 def end_data(status: Status, rows: int) -> None:
     """Pin the end once all rows are pinned. The leader may pin void samples at the same time."""
-    followed, job = followed_by(status)
-    while not followed.order.has_ended:
-        followed.read()
-        if sum(segment.rows for segment in followed.order.segments) == rows:
-            followed.pin([], -followed.order.known_samples % job.data.batch_size, end=True)
+    pins = pins_of(status)
+    while not pins.order.has_ended:
+        if pins.read() == rows:
+            pins.end()
         time.sleep(0.1)
-
-
-def trained(status: Status) -> Counter[int]:
-    """Return how often the order of samples has each row of the pinned files."""
-    followed, _ = followed_by(status)
-    followed.read()
-    assert followed.order.has_ended
-    rows: Counter[int] = Counter()
-    for step in range(1, followed.order.steps + 1):
-        rows.update(followed.order.indices_of(followed.order.slice_of(step)).tolist())
-    return rows
 
 
 def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(tmp_path: Path) -> None:
@@ -178,10 +164,13 @@ def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(
         status = asyncio.run(train_and_kill(folders["work"], clicks, served, manifest))
         follower.update()
         served.copy()
-    assert trained(status) == Counter(range(clicks.files * CLICKS))
+    pins = pins_of(status)
+    pins.read()
+    assert pins.trained()[0] == Counter(range(clicks.files * CLICKS))
     assert not any(status.ledger.ranges), "nothing is lost"
     assert served.sequences == sorted(served.sequences), "the chain never goes back"
-    assert served.follower.model.about["anchor"] == status.result.key if status.result else ""
+    assert status.result is not None
+    assert served.follower.model.about["anchor"] == status.result.key
     compared = 0
     by_name = {anchor.key.replace("/", "."): anchor.key for anchor in status.anchors}
     for copy in folders["copies"].iterdir():
