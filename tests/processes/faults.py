@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -307,9 +307,11 @@ def with_parity(fault: Fault) -> Fault:
 def replace_by_file(store: Path, elsewhere: Path) -> None:
     """Move the folder of a store; a file in its place prevents writers from creating it again."""
     store.rename(elsewhere)
-    while not store.is_file():  # a write may have created the folder before the file
-        shutil.rmtree(store, ignore_errors=True)
-        store.touch()
+    while not store.is_file():
+        with suppress(IsADirectoryError):  # a write has created the folder before the file, at any time until `touch`
+            store.touch()
+        if store.is_dir():
+            shutil.rmtree(store, ignore_errors=True)
 
 
 def without_store(fault: Fault) -> Fault:
