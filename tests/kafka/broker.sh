@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real Apache Kafka broker (KRaft, one node) on loopback: broker.sh lib, or broker.sh start FOLDER PORT.
+# A real Apache Kafka broker (KRaft, one node): broker.sh lib, or broker.sh start FOLDER HOST PORT.
 # `lib` fetches its jars from Maven and formats an empty log, once. `start` prints the broker's process id once it
 # listens, and uses the log that the folder has. Needs Java 17 and Maven.
 set -euo pipefail
@@ -7,14 +7,14 @@ version=${KAFKA_VERSION:-4.1.0}
 lib=${XDG_CACHE_HOME:-$HOME/.cache}/cprjob/kafka-$version
 java=(java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$lib/*")
 
-# settings FOLDER PORT
+# settings FOLDER HOST PORT
 settings() {
   cat <<CONF
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@127.0.0.1:$(($2 + 1))
-listeners=PLAINTEXT://127.0.0.1:$2,CONTROLLER://127.0.0.1:$(($2 + 1))
-advertised.listeners=PLAINTEXT://127.0.0.1:$2
+controller.quorum.voters=1@$2:$(($3 + 1))
+listeners=PLAINTEXT://$2:$3,CONTROLLER://$2:$(($3 + 1))
+advertised.listeners=PLAINTEXT://$2:$3
 controller.listener.names=CONTROLLER
 log.dirs=$1/data
 offsets.topic.replication.factor=1
@@ -35,19 +35,19 @@ lib() {
 POM
   mvn -q -B -f "$lib/pom.xml" dependency:copy-dependencies -DoutputDirectory="$lib" >&2
   rm -rf "$lib/data"
-  settings "$lib" 9092 >"$lib/server.properties"
+  settings "$lib" 127.0.0.1 9092 >"$lib/server.properties"
   "${java[@]}" kafka.tools.StorageTool format -t cprjob-tests-of-kafka0 -c "$lib/server.properties" >&2
   touch "$lib/.complete"
 }
 
 start() {
   mkdir -p "$1"
-  settings "$1" "$2" >"$1/server.properties"
+  settings "$1" "$2" "$3" >"$1/server.properties"
   [ -e "$1/data" ] || cp -r "$lib/data" "$1/data"
   setsid "${java[@]}" -Xmx400m kafka.Kafka "$1/server.properties" >>"$1/broker.log" 2>&1 </dev/null &
   echo $! >"$1/pid"
   for _ in $(seq 480); do # a loaded machine starts slowly
-    (echo >"/dev/tcp/127.0.0.1/$2") 2>/dev/null && { cat "$1/pid"; exit 0; }
+    (echo >"/dev/tcp/$2/$3") 2>/dev/null && { cat "$1/pid"; exit 0; }
     kill -0 "$(cat "$1/pid")" 2>/dev/null || break
     sleep 0.5
   done
@@ -58,6 +58,6 @@ start() {
 
 case ${1:-} in
   lib) lib ;;
-  start) lib; start "$2" "$3" ;;
-  *) echo "usage: broker.sh lib | broker.sh start FOLDER PORT" >&2; exit 2 ;;
+  start) lib; start "$2" "$3" "$4" ;;
+  *) echo "usage: broker.sh lib | broker.sh start FOLDER HOST PORT" >&2; exit 2 ;;
 esac

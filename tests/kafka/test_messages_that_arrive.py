@@ -14,8 +14,6 @@ import pytest
 from cpr_contract.codec import from_json
 from cpr_contract.reports import Result
 from cpr_contract.spec import JobSpec
-from cpr_trainer.data.kafka.message_format import MessageFormat
-from cpr_trainer.data.kafka.values import JsonValues
 from processes.faults import NEVER_S
 from processes.test_data_that_arrives import (
     BATCH,
@@ -25,11 +23,11 @@ from processes.test_data_that_arrives import (
     kill_shard,
     kill_trainer,
 )
-from support.kafka_broker import Broker, send, transactional
+from support.kafka_broker import Broker, count_by_id, send, transactional
 from support.local_job import LocalJob
 from support.model import saved_model
 from support.pins import Pins
-from support.table_data import FILES, clicks
+from support.table_data import clicks
 
 pytestmark = [pytest.mark.dist, pytest.mark.store]
 
@@ -97,9 +95,7 @@ def test_members_and_the_broker_are_killed_and_each_message_is_trained_once(brok
     assert rows == Counter(range(log.rows))
     assert 0 < voids < BATCH * len(pins.all)
     assert (result.lost, result.total_samples) == ((), log.rows + voids)
-    form = MessageFormat(broker.reader(uri), JsonValues(FILES, None))
-    values = [value for index in pins.files for block in index.blocks for value in form.fetch(block).values]
-    ids = Counter(json.loads(value)["id"] for value in values)
+    ids = count_by_id(broker, uri, pins)
     assert len(ids) == log.rows
     assert set(ids.values()) == {1}
     found = saved_model(job, anchor, tmp_path / "found")

@@ -1,12 +1,14 @@
-"""A real Kafka broker on loopback, which a test kills and starts again, and topics of its own."""
+"""A real Kafka broker on this machine, which a test kills and starts again, and topics of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from cpr_contract.spec import KafkaSpec
 from cpr_trainer.data.kafka.client import KafkaTopic
+from cpr_trainer.data.kafka.message_format import MessageFormat
+from cpr_trainer.data.kafka.values import JsonValues
 from cpr_trainer.runtime import Access
+from support.pins import Pins
+from support.table_data import FILES
 
 _SCRIPT = Path(__file__).parents[1] / "kafka/broker.sh"
 _WAIT_S = 120.0
@@ -26,18 +32,21 @@ _WAIT_S = 120.0
 class Broker:
     """The process of a broker. Its data are in `folder`, and survive a SIGKILL."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = _free_ports()
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        self._folder, self._host = folder, host
+        self._port = _free_ports(host)
         self._pid = 0
-        self.address = f"127.0.0.1:{self._port}"
+        self.address = f"{host}:{self._port}"
         self.start()
         self.admin = AdminClient({"bootstrap.servers": self.address})
 
     def start(self) -> None:
         """Start, and wait until the broker listens."""
         done = subprocess.run(
-            [str(_SCRIPT), "start", str(self._folder), str(self._port)], check=True, capture_output=True, text=True
+            [str(_SCRIPT), "start", str(self._folder), self._host, str(self._port)],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         self._pid = int(done.stdout)
 
@@ -75,6 +84,13 @@ def send(producer: Producer, uri: str, values: Iterable[bytes | None], partition
     assert producer.flush(_WAIT_S) == 0, "the broker does not take messages"
 
 
+def count_by_id(broker: Broker, uri: str, pins: Pins) -> Counter[int]:
+    """Return how often the pins have each message of JSON, by its field `id`. The ranges are read from the broker."""
+    form = MessageFormat(broker.reader(uri), JsonValues(FILES, None))
+    values = (value for index in pins.files for block in index.blocks for value in form.fetch(block).values)
+    return Counter(json.loads(value)["id"] for value in values)
+
+
 def transactional(broker: Broker, name: str) -> Producer:
     """Return a producer of transactions; its coordinator may still be starting."""
     producer = broker.producer(transactional_id=name)
@@ -91,22 +107,22 @@ def wait_for(reached: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def running_broker(folder: Path) -> Iterator[Broker]:
-    """Start a broker, and kill it at the end."""
-    broker = Broker(folder)
+def running_broker(folder: Path, host: str = "127.0.0.1") -> Iterator[Broker]:
+    """Start a broker at an address of this machine, and kill it at the end."""
+    broker = Broker(folder, host)
     try:
         yield broker
     finally:
         broker.kill()
 
 
-def _free_ports() -> int:
+def _free_ports(host: str) -> int:
     """Return a free port before another free one."""
     while True:
         with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
+            first.bind((host, 0))
             try:
-                second.bind(("127.0.0.1", first.getsockname()[1] + 1))
+                second.bind((host, first.getsockname()[1] + 1))
             except OSError:
                 continue
             return int(first.getsockname()[1])
