@@ -43,6 +43,8 @@ POD_FIELDS = frozenset(
         "enableServiceLinks",
     }
 )
+#: Devices of trainers by DRA. An administrator controls which ResourceClaims and templates a namespace has.
+TRAINER_FIELDS = frozenset({"resourceClaims"})
 CONTAINER_FIELDS = frozenset(
     {
         "name",
@@ -140,14 +142,14 @@ class Restriction:
 
     def refuses_trainers(self, spec: CPRJobSpec) -> Invalid | None:
         """The same for the trainers' template, from which cleanup pods are made."""
-        return self._refuses("spec.trainers.template", spec.trainers.template)
+        return self._refuses("spec.trainers.template", spec.trainers.template, TRAINER_FIELDS)
 
-    def _refuses(self, field: str, template: Mapping[str, Any]) -> Invalid | None:
-        part = next(_template(template, self.service_accounts), None)
+    def _refuses(self, field: str, template: Mapping[str, Any], more: frozenset[str] = frozenset()) -> Invalid | None:
+        part = next(_template(template, self.service_accounts, POD_FIELDS | more), None)
         return part and part.below(field)
 
 
-def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator[Invalid]:
+def _template(template: Mapping[str, Any], accounts: frozenset[str], pod_fields: frozenset[str]) -> Iterator[Invalid]:
     yield from _others(template, frozenset({"metadata", "spec"}), "")
     meta = template.get("metadata") or {}
     yield from _others(meta, frozenset({"labels", "annotations", "name", "namespace", "creationTimestamp"}), "metadata")
@@ -156,7 +158,7 @@ def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator
             yield _bad(f"metadata.annotations.{name}", "is not allowed")
     spec = template.get("spec") or {}
     special = {"containers", "initContainers", "volumes", "securityContext", "serviceAccountName", "serviceAccount"}
-    yield from _others(spec, POD_FIELDS | special | {"priorityClassName"}, "spec")
+    yield from _others(spec, pod_fields | special | {"priorityClassName"}, "spec")
     for field in ("serviceAccountName", "serviceAccount"):
         if spec.get(field) and str(spec[field]) not in accounts | {DEFAULT_ACCOUNT}:
             yield _bad(f"spec.{field}", f"{spec[field]!r} is not one of the accounts that templates may use")

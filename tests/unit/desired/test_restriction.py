@@ -127,6 +127,14 @@ def test_fields_that_jobs_need_are_allowed(template: dict[str, Any]) -> None:
     assert Restriction().refuses(parse_spec(spec(trainers__template=template, shards__template=template))) is None
 
 
+def test_devices_are_for_trainers() -> None:
+    claims = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}}
+    claims["spec"] |= main(resources={"claims": [{"name": "gpu"}]})["spec"]
+    assert Restriction().refuses(parse_spec(spec(trainers__template=claims))) is None
+    refusal = str(Restriction().refuses(parse_spec(spec(shards__template=claims))))
+    assert refusal.startswith("spec.shards.template.spec.resourceClaims: ")
+
+
 def test_accounts_that_the_operator_s_administrator_named_are_allowed() -> None:
     job = parse_spec(spec(trainers__template={"spec": {"serviceAccountName": "to-the-bucket"}}))
     assert Restriction(frozenset({"to-the-bucket"})).refuses(job) is None
