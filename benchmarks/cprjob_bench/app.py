@@ -140,19 +140,22 @@ def snapshot(  # noqa: PLR0913 -- one parameter per option
 
 
 @bench.command()
-def freshness(
+def freshness(  # noqa: PLR0913 -- one parameter per option
     *,
     seconds: Annotated[int, typer.Option(min=5, help="Seconds in which clicks are written.")] = 60,
     repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per job.")] = 3,
     window: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,
     size: Annotated[int, typer.Option(min=1, metavar="MIB", help="Size of the model with timed lookups.")] = 100,
+    broker: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Send the clicks to a new topic of this broker of Kafka.")
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the time from a click to the served vector of its id, and the cost of publishing."""
     from cprjob_bench.commands.freshness_bench import FreshnessOptions, bench_freshness
 
     with reported_errors():
-        bench_freshness(FreshnessOptions(seconds, repeats, window, size, json), out, err, os.environ)
+        bench_freshness(FreshnessOptions(seconds, repeats, window, size, broker, json), out, err, os.environ)
 
 
 @bench.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,17 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
         return be_member(options.role, environ)
     return run_role(options.role, partial(_run, options, environ), environ)
+
+
+def _writer_of_clicks(to: str) -> Callable[[Sequence[int], int], None]:
+    if to.startswith("kafka://"):
+        # Only this one needs the client of Kafka.
+        from cprjob_bench.roles.click_topic import ClickTopic
+
+        return ClickTopic(to).send
+    from cprjob_bench.roles.freshness import write_clicks
+
+    return partial(write_clicks, Path(to))
 
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -52,12 +63,17 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         case "clicks":
             from cprjob_bench.roles.freshness import write_backlog
 
-            write_backlog(options.to, options.rows)
+            write_backlog(_writer_of_clicks(options.to), options.rows)
         case "freshness":
             from cprjob_bench.roles.freshness import measure as follow_clicks
 
             found = follow_clicks(
-                options.data, options.chain, options.folder, options.seconds, options.every, options.rows
+                _writer_of_clicks(options.data),
+                options.chain,
+                options.folder,
+                options.seconds,
+                options.every,
+                options.rows,
             )
             sys.stdout.write(to_json(found) + "\n")
         case "hold":
@@ -102,16 +118,16 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--rows", required=True, type=int, help="rows of each table")
     sweep.add_argument("--tables", required=True, type=int, help="number of tables")
     sweep.add_argument("--to", required=True, type=Path, help="the file")
-    clicks = roles.add_parser("clicks", help="write a file of clicks, most of them on a few items")
+    clicks = roles.add_parser("clicks", help="write clicks, most of them on a few items")
     clicks.add_argument("--rows", required=True, type=int, help="number of clicks")
-    clicks.add_argument("--to", required=True, type=Path, help="the file, in a folder of its own")
+    clicks.add_argument("--to", required=True, help="a folder, which gets a file, or kafka://HOST:PORT/TOPIC")
     freshness = roles.add_parser("freshness", help="write clicks into followed data, and time their way to a follower")
-    freshness.add_argument("--data", required=True, type=Path, help="the folder of the data")
+    freshness.add_argument("--data", required=True, help="the folder of the data, or kafka://HOST:PORT/TOPIC")
     freshness.add_argument("--chain", required=True, help="the URI of the published models")
     freshness.add_argument("--folder", required=True, type=Path, help="the folder of the follower")
     freshness.add_argument("--seconds", required=True, type=float, help="for how long clicks are written")
-    freshness.add_argument("--every", required=True, type=float, help="seconds between two files of clicks")
-    freshness.add_argument("--rows", required=True, type=int, help="number of clicks in a file")
+    freshness.add_argument("--every", required=True, type=float, help="seconds between two writes of clicks")
+    freshness.add_argument("--rows", required=True, type=int, help="number of clicks in each")
     hold = roles.add_parser("hold", help="time lookups in a model while a follower applies deltas")
     hold.add_argument("--folder", required=True, type=Path, help="an empty folder")
     hold.add_argument("--mib", required=True, type=int, help="size of the model")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+from uuid import uuid4
 
 from rich.console import Console
 from rich.table import Table
@@ -40,18 +41,24 @@ _HOLD_UPDATES, _HOLD_CHANGED = 8, 0.02
 class FreshnessOptions:
     """Options of the command. seconds: in which clicks are written. window_s, repeats: of each job's throughput.
 
-    mib: size of the model whose lookups are timed while a follower updates it.
+    mib: size of the model whose lookups are timed while a follower updates it. broker: clicks are messages of a new
+    topic on this broker of Kafka; empty: they are files.
     """
 
     seconds: int
     repeats: int
     window_s: int
     mib: int
+    broker: str
     json: bool
 
 
-def document(name: str, data: Path, folder: Path, *, publishes: bool) -> dict[str, Any]:
-    """Return a CPRJob that follows the files of `data`, saves each second, and may publish each second."""
+def document(name: str, data: Path | str, folder: Path, *, publishes: bool) -> dict[str, Any]:
+    """Return a CPRJob that saves each second, and may publish each second.
+
+    data: the folder of the files that it follows, or the URI of a topic.
+    """
+    source = {"format": "CSV", "uri": f"{data}/"} if isinstance(data, Path) else {"format": "Kafka", "uri": data}
     job = bench_job(
         f"bench-{name}",
         model={
@@ -64,9 +71,8 @@ def document(name: str, data: Path, folder: Path, *, publishes: bool) -> dict[st
                 {"name": "user", "rows": CLICK_USERS, "ids": "RowNumber"},
             ],
         },
-        data={
-            "format": "CSV",
-            "uri": f"{data}/",
+        data=source
+        | {
             "columns": {"labels": ["label"], "categories": ["item", "user"]},
             "follow": {"everySeconds": 1},
             "batchSize": _BATCH,
@@ -185,10 +191,9 @@ async def _measure(
         err.print(f"{len(fresh.served_s):,} of {fresh.clicks:,} clicks were served", highlight=False)
         data = folder / "backlog" / "data"
         data.mkdir(parents=True)
-        first = data / f"clicks-{0:06d}.csv"
-        await _run(environment, "clicks", "--rows", _BACKLOG_ROWS, "--to", first)
+        await _run(environment, "clicks", "--rows", _BACKLOG_ROWS, "--to", data)
         for number in range(1, _BACKLOG_FILES):
-            os.link(first, data / f"clicks-{number:06d}.csv")
+            os.link(data / f"clicks-{0:06d}.csv", data / f"clicks-{number:06d}.csv")
         jobs = {name: document(name, data, folder, publishes=name == PUBLISHED) for name in (PUBLISHED, UNPUBLISHED)}
         systems = [_Job(name, job, environment) for name, job in jobs.items()]
         async with open_gauge(environment, folder / "gauge.txt") as gauge:
@@ -201,10 +206,14 @@ async def _measure(
 
 async def _freshness(options: FreshnessOptions, folder: Path, environment: Mapping[str, str]) -> Freshness:
     """Run a job that publishes, and a process that writes its data and follows its models."""
-    data, job = folder / "data", folder / "job"
-    data.mkdir(parents=True)
-    job.mkdir()
-    await _run(environment, "clicks", "--rows", _CLICKS, "--to", data / f"clicks-{0:06d}.csv")
+    job = folder / "job"
+    job.mkdir(parents=True)
+    data: Path | str = folder / "data"
+    if options.broker:
+        data = f"kafka://{options.broker}/cprjob-bench-{uuid4().hex[:12]}"
+    else:
+        (folder / "data").mkdir()
+    await _run(environment, "clicks", "--rows", _CLICKS, "--to", data)
     system = _Job(PUBLISHED, document("freshness", data, folder, publishes=True), environment)
     async with system.started(job) as run:
         arguments = ("--data", data, "--chain", _chain(folder), "--folder", folder / "followed")

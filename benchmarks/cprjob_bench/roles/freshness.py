@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from cprjob_serving import Follower
 from cprjob_serving.exported import CURRENT
 from cprjob_serving.hashes import Floats
 
+#: Writes clicks on items; the number is that of the write, and a seed.
+Write = Callable[[Sequence[int], int], None]
 _HEADER = "label,user,item\n"
 _POLL_S = 0.02
 #: The exponent of the backlog's items by frequency.
@@ -23,14 +25,20 @@ _SKEW = 1.2
 _LATE_S, _FIRST_S = 60.0, 120.0
 
 
-def write_clicks(to: Path, items: Sequence[int], seed: int) -> None:
-    """Write a click of each item into a file, which appears at once, complete."""
+def write_clicks(folder: Path, items: Sequence[int], number: int) -> None:
+    """Write the file of that number with a click of each item. It appears at once, complete."""
+    name = f"clicks-{number:06d}.csv"
+    unfinished = folder.parent / f".{name}"
+    rows = clicks_on(items, number)
+    unfinished.write_text(_HEADER + "".join(f"{label},{user},{item}\n" for label, user, item in rows), "ascii")
+    unfinished.replace(folder / name)
+
+
+def clicks_on(items: Sequence[int], seed: int) -> Iterable[tuple[int, int, int]]:
+    """Return a label, a user and the item of each click."""
     generator = np.random.default_rng(seed)
     users, labels = generator.integers(CLICK_USERS, size=len(items)), generator.integers(2, size=len(items))
-    unfinished = to.parent.parent / f".{to.name}"
-    rows = zip(labels.tolist(), users.tolist(), items, strict=True)
-    unfinished.write_text(_HEADER + "".join(f"{label},{user},{item}\n" for label, user, item in rows), "ascii")
-    unfinished.replace(to)
+    return zip(labels.tolist(), users.tolist(), items, strict=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,16 +50,15 @@ class _Written:
     before: Floats
 
 
-def write_backlog(to: Path, rows: int) -> None:
-    """Write a file of clicks, most of them on a few items, as in logs of users."""
-    items = np.random.default_rng(0).zipf(_SKEW, size=rows) % rows
-    write_clicks(to, items.tolist(), seed=0)
+def write_backlog(write: Write, rows: int) -> None:
+    """Write clicks, most of them on a few items, as in logs of users."""
+    write((np.random.default_rng(0).zipf(_SKEW, size=rows) % rows).tolist(), 0)
 
 
 def measure(  # noqa: PLR0913, PLR0917 -- the places, and the clicks
-    data: Path, chain: str, folder: Path, seconds: float, every_s: float, rows: int
+    write: Write, chain: str, folder: Path, seconds: float, every_s: float, rows: int
 ) -> Freshness:
-    """Write `rows` clicks on new items every `every_s` seconds as a file in `data`, and wait for their vectors.
+    """Write `rows` clicks on new items every `every_s` seconds, and wait for their vectors.
 
     Raises TimeoutError if the chain has no model.
     """
@@ -64,7 +71,7 @@ def measure(  # noqa: PLR0913, PLR0917 -- the places, and the clicks
                 number += 1
                 items = [number * rows + place for place in range(rows)]
                 before = _vectors(follower, items)
-                write_clicks(data / f"clicks-{number:06d}.csv", items, number)
+                write(items, number)
                 waiting += [_Written(time.time(), item, before[place]) for place, item in enumerate(items)]
             if follower.sequence != seen:
                 seen = follower.sequence

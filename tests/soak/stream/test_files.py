@@ -52,7 +52,7 @@ class Clicks:
     def write(self) -> None:
         """Write a file of clicks on new items."""
         items = range(self.files * CLICKS, (self.files + 1) * CLICKS)
-        write_clicks(self.folder / f"clicks-{self.files:06d}.csv", items, self.files)
+        write_clicks(self.folder, items, self.files)
         self.files += 1
 
     @contextmanager

@@ -54,6 +54,7 @@ JOBS = {
         f"freshness-{publishes}": freshness_bench.document("x", FOLDER, FOLDER, publishes=publishes)
         for publishes in (True, False)
     },
+    "freshness-Kafka": freshness_bench.document("x", "kafka://broker:9092/clicks", FOLDER, publishes=True),
     "priority": job_over(Samples(FOLDER, ("user", "item"), (100, 3))),
 }
 
