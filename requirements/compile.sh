@@ -14,7 +14,7 @@ without=(); for name in $heavy; do without+=(--no-emit-package "$name"); done
 dev "${without[@]}" pyproject.toml -o requirements/dev.txt
 # The site's, on top of those.
 pin --group docs --constraint requirements/dev.txt -o requirements/docs.txt
-pin --extra operator "${without[@]}" pyproject.toml -o requirements/operator.txt
+pin --extra operator --extra traces "${without[@]}" pyproject.toml -o requirements/operator.txt
 pin --extra onnx --extra delta --extra iceberg --extra kafka "${without[@]}" pyproject.toml -o requirements/trainer.txt
 # The baselines of `cprjob bench train`, on the trainer's own versions; fbgemm-gpu-cpu replaces the fbgemm-gpu that
 # torchrec requires.

@@ -12,6 +12,7 @@ CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates m
 CPR_OPERATOR_KUEUE               whether jobs may stand in queues of Kueue (false)
 CPR_OPERATOR_LOG_LEVEL           debug, info, warning or error (info); debug includes all records of kopf
 CPR_OPERATOR_LOG_FORMAT          text, or json: one object a line (text)
+OTEL_EXPORTER_OTLP_ENDPOINT      the collector of traces, by HTTP (empty: none); other variables of OpenTelemetry count
 KUBECONFIG                       only used outside a pod
 
 SIGTERM ends it; running jobs do not notice.
@@ -31,21 +32,35 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from kubernetes.aio.config import ConfigException
 
 from cpr_operator.candidate import Candidate, StuckError
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
-from cpr_operator.configuration import Configuration, ConfigurationError, set_up_logs
+from cpr_operator.configuration import COLLECTORS, Configuration, ConfigurationError, set_up_logs
 from cpr_operator.election import ClusterLeases, Elector
 from cpr_operator.http_server import serve
 from cpr_operator.metrics import Metrics
+
+if TYPE_CHECKING:
+    from cpr_operator.traces.export import Exporter
 
 logger = logging.getLogger("cpr_operator")
 
 #: Thresholds of Python's garbage collector, by generation. With the defaults, listing 1,000 jobs causes 20 full
 #: collections: a third of the CPU time of a start, and pauses of 0.3 s.
 GC_THRESHOLDS = (20_000, 20, 20)
+
+
+def open_exporter() -> Exporter:
+    """Return the exporter of traces. Raises ConfigurationError without its packages."""
+    try:
+        from cpr_operator.traces.export import Exporter  # noqa: PLC0415 -- an optional dependency
+    except ModuleNotFoundError as error:
+        message = f"{' or '.join(COLLECTORS)} names a collector, and {error.name} is not installed"
+        raise ConfigurationError(f"{message}: pip install 'cprjob[traces]', or unset it") from None
+    return Exporter()
 
 
 async def operate(configuration: Configuration) -> None:
@@ -64,7 +79,8 @@ async def operate(configuration: Configuration) -> None:
         rng=random.Random(),
     )
     metrics = Metrics()
-    candidate = Candidate(elector, configuration, metrics)
+    exporter = open_exporter() if configuration.traces else None
+    candidate = Candidate(elector, configuration, metrics, exporter.on_written if exporter else lambda *_: None)
     try:
         async with serve(None, configuration.http_port, candidate, metrics):
             task = asyncio.create_task(candidate.run())
@@ -75,6 +91,8 @@ async def operate(configuration: Configuration) -> None:
                 task.result()
     finally:
         await server.close()
+        if exporter is not None:
+            exporter.close()
 
 
 def main(environ: Mapping[str, str]) -> int:

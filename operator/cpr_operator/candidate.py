@@ -23,7 +23,7 @@ from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.protocol import RefusedError, UnavailableError
 from cpr_operator.cluster.watch_cache import Kind, WatchCache
 from cpr_operator.configuration import Configuration
-from cpr_operator.controller.controller import Controller
+from cpr_operator.controller.controller import Controller, OnWritten
 from cpr_operator.controller.job_reader import InstalledCrd
 from cpr_operator.controller.quota import QuotaRelease
 from cpr_operator.election import Elector, Term
@@ -43,12 +43,22 @@ STOP_S = 10.0
 
 
 class ElectedOperator:
-    """The work of one term. `may_write` is called before each write and raises when the term is over."""
+    """The work of one term. `may_write` is called before each write and raises when the term is over.
 
-    def __init__(self, configuration: Configuration, metrics: Metrics, may_write: Callable[[], None]) -> None:
+    on_written: see `Controller`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        metrics: Metrics,
+        may_write: Callable[[], None],
+        on_written: OnWritten = lambda *_: None,
+    ) -> None:
         self._configuration = configuration
         self._metrics = metrics
         self._may_write = may_write
+        self._on_written = on_written
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: Watches | None = None
@@ -110,6 +120,7 @@ class ElectedOperator:
             admission_gate=crd.admission_gate,
             restart_rules=cluster.has_restart_rules,
             on_deleted=on_deleted,
+            on_written=self._on_written,
             sources=self._configuration.sources,
             restriction=self._configuration.restriction,
             kueue=self._configuration.kueue,
@@ -185,12 +196,19 @@ class StuckError(RuntimeError):
 
 
 class Candidate:
-    """Takes part in the election, and runs the controller while elected."""
+    """Takes part in the election, and runs the controller while elected. on_written: see `Controller`."""
 
-    def __init__(self, elector: Elector, configuration: Configuration, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        elector: Elector,
+        configuration: Configuration,
+        metrics: Metrics,
+        on_written: OnWritten = lambda *_: None,
+    ) -> None:
         self._elector = elector
         self._configuration = configuration
         self._metrics = metrics
+        self._on_written = on_written
         self._elected: ElectedOperator | None = None
 
     @property
@@ -211,7 +229,7 @@ class Candidate:
             await self._lead(await self._elector.acquire())
 
     async def _lead(self, term: Term) -> None:
-        elected = self._elected = ElectedOperator(self._configuration, self._metrics, term.check)
+        elected = self._elected = ElectedOperator(self._configuration, self._metrics, term.check, self._on_written)
         holding = asyncio.create_task(self._elector.hold(term))
         work = elected.start()
         self._metrics.leading.set(1)

@@ -24,6 +24,9 @@ SERVICE_ACCOUNTS = "CPR_OPERATOR_SERVICE_ACCOUNTS"
 KUEUE = "CPR_OPERATOR_KUEUE"
 LOG_LEVEL = "CPR_OPERATOR_LOG_LEVEL"
 LOG_FORMAT = "CPR_OPERATOR_LOG_FORMAT"
+#: OpenTelemetry's own variables. Its exporter reads them, and further ones.
+COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+NO_TRACES = "OTEL_SDK_DISABLED"
 DEFAULT_HTTP_PORT = 8080
 DEFAULT_LEASE = "default/cprjob"
 LEVELS = ("info", "debug", "warning", "error")
@@ -50,7 +53,7 @@ class Configuration:
 
     No namespaces: all of the cluster. `lease` is (namespace, name). `sources` may reach the HTTP port of pods; None if
     the operator runs outside of the cluster: then every pod may. `restriction` limits pod templates. `kueue`: jobs may
-    stand in queues of Kueue.
+    stand in queues of Kueue. `traces`: spans are sent to a collector.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -59,6 +62,7 @@ class Configuration:
     sources: IngressSources | None = None
     restriction: Restriction | None = field(default_factory=Restriction)
     kueue: bool = False
+    traces: bool = False
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Configuration:
@@ -81,7 +85,8 @@ class Configuration:
             raise ConfigurationError(f"{REPORT_PEERS} is {text!r}; it must be a JSON list of NetworkPolicyPeers")
         sources = IngressSources(own, tuple(others)) if own else None
         kueue = _truth(environ, KUEUE, "false")
-        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), sources, restriction, kueue)
+        traces = any(environ.get(name, "").strip() for name in COLLECTORS) and not _truth(environ, NO_TRACES, "false")
+        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), sources, restriction, kueue, traces)
 
 
 def set_up_logs(environ: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from cpr_operator.api.status import Status
-from cpr_operator.controller.controller import Controller
+from cpr_operator.controller.controller import Controller, OnWritten
 from cpr_operator.reconcile import AdmissionGate, Timing
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.workload import spec
@@ -21,6 +21,7 @@ class ControllerHarness:
         admission_gate: AdmissionGate | None = None,
         total: int = 2000,
         cluster: SimulatedCluster | None = None,
+        on_written: OnWritten = lambda *_: None,
     ) -> None:
         self.cluster = cluster or SimulatedCluster(total)
         self.cluster.add_job("job", job or spec())
@@ -35,6 +36,7 @@ class ControllerHarness:
             lambda: self.cluster.now,
             admission_gate=gate,
             on_deleted=lambda _, name: self.deleted.append(name),
+            on_written=on_written,
             timing=timing,
             rng=random.Random(1),
         )

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import BusyError, Cluster, ConflictError, NotFoundError, Priority
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import LAST_RETRY_S, JobCache
@@ -31,6 +32,9 @@ CONFLICT_RETRY_S = 0.1
 #: Seconds until a regular pass is repeated for which the API server has no capacity.
 BUSY_RETRY_S = 1.0
 
+#: Called with what a pass has read, and the status that it has written.
+OnWritten = Callable[[ReconcileInput, Status], None]
+
 
 class Controller:
     """Runs passes over jobs.
@@ -38,6 +42,7 @@ class Controller:
     admission_gate: returns why no new job may start; None: they may.
     restart_rules: returns whether the cluster restarts containers in their pods; without it, it does not.
     on_deleted: called with the namespace and name of a job that does not exist any more.
+    on_written: called after each write of a status. It must not block.
     sources: may reach the pods' HTTP port; None: every pod of the cluster.
     restriction: limits pod templates; None: no limits.
     kueue: whether jobs may stand in queues of Kueue; None: there are none.
@@ -53,6 +58,7 @@ class Controller:
         admission_gate: Callable[[], Awaitable[AdmissionGate | None]] | None = None,
         restart_rules: Callable[[], Awaitable[bool]] | None = None,
         on_deleted: Callable[[str, str], None] = lambda *_: None,
+        on_written: OnWritten = lambda *_: None,
         timing: Timing | None = None,
         sources: IngressSources | None = None,
         restriction: Restriction | None = None,
@@ -63,6 +69,7 @@ class Controller:
         self._cluster = cluster
         self._clock = clock
         self._on_deleted = on_deleted
+        self._on_written = on_written
         self._timing = timing or Timing()
         self._rng = rng or random.Random()
         self._reader = JobReader(cluster, clock, self._timing, admission_gate, restart_rules, restriction, kueue)
@@ -133,7 +140,10 @@ class Controller:
             cache.job = None  # the next pass of such a job is far off
         else:
             self._training.discard(key)
-        view = await self._writer.write_status(view, job.status, outcome, cache, len(self._training))
+        written = await self._writer.write_status(view, job.status, outcome, cache, len(self._training))
+        if written is not view:
+            self._on_written(observed, outcome.status)
+        view = written
         cache.forget_ended(listed, job.status, outcome.status)
         cluster = self._cluster.at(cache.priority)
         await self._prerequisites.write(cluster, job.id, outcome, listed, cache.prerequisites)

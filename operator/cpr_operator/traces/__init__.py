@@ -1,0 +1,1 @@
+"""Traces of recoveries and saves, for OpenTelemetry."""
