@@ -136,14 +136,10 @@ def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifes
     if not _is_restarted(plan, role):
         spec["containers"] = [_not_restarted(each) for each in spec.get("containers") or ()]
     if role == "shard":
-        spread = {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {env.LABEL_JOB: plan.job.name, env.LABEL_ROLE: env.ROLE_SHARD}},
-        }
+        # A lost zone should take one shard of a stripe. Without parity zones protect nothing, and their traffic costs.
+        keys = ("kubernetes.io/hostname", *([_ZONE] if plan.spec.recovery.redundancy else []))
         stated = {name: value for name, value in spec.items() if value is not None}
-        spec = {"topologySpreadConstraints": [spread], **stated}
+        spec = {"topologySpreadConstraints": [_spread(plan.job, key) for key in keys], **stated}
     files = _files(plan, role, required["name"])
     required_spec = {
         **CONFINED,
@@ -156,6 +152,16 @@ def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifes
         "kind": "Pod",
         "metadata": merge(template.get("metadata") or {}, required),
         "spec": merge(merge(spec, required_spec), placed(plan, pod_set)),
+    }
+
+
+def _spread(job: JobId, key: str) -> Manifest:
+    """Spread a job's shards evenly, as far as the scheduler can."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {env.LABEL_JOB: job.name, env.LABEL_ROLE: env.ROLE_SHARD}},
     }
 
 
@@ -196,6 +202,7 @@ def _container(plan: PodPlan, role: Role, stated_resources: object, files: PodFi
     }
 
 
+_ZONE = "topology.kubernetes.io/zone"
 _RESTARTS: Mapping[str, Any] = {
     "restartPolicy": "Never",
     "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [*RESTARTED]}}],

@@ -1,4 +1,4 @@
-"""A pod's name and grace, and its description of the job: in a variable, or in a file if it is long."""
+"""A pod's name, grace and places, and its description of the job: in a variable, or in a file if it is long."""
 
 from __future__ import annotations
 
@@ -54,3 +54,18 @@ def test_a_name_carries_role_index_and_incarnation_and_five_characters_of_the_ui
 
 def test_grace_is_twice_the_expected_flush_and_never_below_30_s() -> None:
     assert [grace_s(value) for value in (None, 3.0, 40.0)] == [30, 30, 80]
+
+
+@pytest.mark.parametrize(("redundancy", "keys"), [(None, ["hostname"]), ({"dataShards": 1}, ["hostname", "zone"])])
+def test_shards_spread_over_nodes_and_with_parity_over_zones(redundancy: object, keys: list[str]) -> None:
+    spec = minimal()["spec"] | {"recovery": {"redundancy": redundancy}}
+    spec["shards"] = {"replicas": 2}
+    plan = replace(PLAN, spec=parse_spec(spec))
+    pod = pod_manifest(plan, Document("shard", 0, 1, 7, "{}"))
+    spread = pod["spec"]["topologySpreadConstraints"]
+    assert [each["topologyKey"].rpartition("/")[2] for each in spread] == keys
+    assert {each["whenUnsatisfiable"] for each in spread} == {"ScheduleAnyway"}
+    stated = [{"topologyKey": "rack", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}]
+    spec["shards"] |= {"template": {"spec": {"topologySpreadConstraints": stated}}}
+    pod = pod_manifest(replace(PLAN, spec=parse_spec(spec)), Document("shard", 0, 1, 7, "{}"))
+    assert pod["spec"]["topologySpreadConstraints"] == stated
