@@ -53,7 +53,7 @@ class Span:
 
 
 def ended_spans(job: JobId, before: Status, after: Status, now: float, commit_s: float | None) -> tuple[Span, ...]:
-    """Return the spans that ended between two statuses of a job, of which `after` was written at `now`.
+    """Return the spans that ended between two statuses of a job; `after` was written at `now`.
 
     commit_s: seconds from the cut to the commit of the newest anchor, by the leader's report; None without one.
     """

@@ -170,7 +170,7 @@ async def test_collector_gets_spans_by_otlp(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("environ", "wanted"),
+    ("environ", "expected"),
     [
         ({}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, False),
@@ -179,8 +179,8 @@ async def test_collector_gets_spans_by_otlp(monkeypatch: pytest.MonkeyPatch) -> 
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_traces_are_off_unless_a_collector_is_named(environ: dict[str, str], *, wanted: bool) -> None:
-    assert Configuration.read(environ).traces is wanted
+def test_traces_are_off_unless_a_collector_is_named(environ: dict[str, str], *, expected: bool) -> None:
+    assert Configuration.read(environ).traces is expected
 
 
 def test_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
