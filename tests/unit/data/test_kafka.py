@@ -286,6 +286,16 @@ def test_other_messages_under_the_same_offsets_are_found() -> None:
         labels(dataset)
 
 
+@pytest.mark.parametrize("more", [-1, 1])
+def test_range_with_another_number_of_rows_than_its_pin_is_refused(more: int) -> None:
+    topic = FakeTopic()
+    topic.log[0] = [as_arrow(ROWS[:8])]
+    (block,) = look(topic, form="Arrow")[0].blocks
+    form = MessageFormat(topic, values_of("Arrow"))
+    with pytest.raises(DataError, match=f"clicks-0@0-1 has 8 rows where its pin has {8 + more}. Other messages have"):
+        form.parse(replace(block, rows=8 + more), form.fetch(block))
+
+
 def test_pinned_messages_that_retention_deleted_are_named() -> None:
     topic = FakeTopic()
     topic.log[0] = [as_json(row) for row in ROWS[:8]]

@@ -67,6 +67,20 @@ def test_rows_of_a_lookup_are_those_of_its_push(searches: list[list[int]]) -> No
     assert searches == [[3, 60], [4, 60]]
 
 
+def test_rows_of_a_lookup_outlive_its_frame() -> None:
+    """The connection receives the next frame into the same memory, in which numbers of eight bytes lie."""
+    job = replace(small_job(Path("unused"), trainers=2, dim=DIM, rows=(2**31, 2**31)), sparse_updates="PerStep")
+    rows = FrameRows(job, PLACEMENT, 0, Arena.empty(job, ROWS), ())
+    numbers = np.array([3, 60])
+    received = bytearray(numbers.tobytes())
+    header = Header(Operation.LOOKUP, count=2, payload_bytes=len(received))
+    rows.find(Frame(header, memoryview(received)))
+    received[:] = bytes(len(received))
+    payload = numbers.tobytes() + np.ones((2, DIM), np.float32).tobytes()
+    header = Header(Operation.PUSH, count=2, payload_bytes=len(payload))
+    assert rows.find(Frame(header, memoryview(payload))).numbers.tolist() == [3, 60]
+
+
 @pytest.mark.parametrize("pushed", [[4, 60], [3, 61], [3], [3, 60, 70]])
 def test_push_of_other_rows_is_searched(pushed: list[int], searches: list[list[int]]) -> None:
     rows = reader()

@@ -51,8 +51,10 @@ class FrameRows:
         """
         header, payload = frame.header, frame.payload
         is_lookup = header.operation is Operation.LOOKUP
-        if is_lookup and self._pushes_lookups:
-            payload = memoryview(bytes(payload))  # outlives the frame
+        stays = is_lookup and self._pushes_lookups
+        own = bytes(payload) if stays else b""
+        if stays:
+            payload = memoryview(own)  # row numbers may be views, and the next frame is received into the same memory
         names, count, rows = self._looked_up.pop(header.rank, (b"", -1, None))
         if rows is not None and count == header.count and bytes(payload[: len(names)]) == names:
             rest = payload[len(names) :]
@@ -64,8 +66,8 @@ class FrameRows:
             values = self._arena.values_in(rows.slots) + sum(of_keys)
         if len(rest) != values * self._names.encoding.dtype.itemsize:
             raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
-        if is_lookup and self._pushes_lookups:
-            self._looked_up[header.rank] = bytes(payload), header.count, rows
+        if stays:
+            self._looked_up[header.rank] = own, header.count, rows
         return replace(rows, values=self._names.encoding.unpack_values(rest))
 
     def _locate(self, payload: memoryview, count: int) -> tuple[NamedRows, memoryview]:
