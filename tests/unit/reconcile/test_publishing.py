@@ -101,8 +101,8 @@ def test_condition_has_the_reason_why_nothing_is_published(training: ReconcileIn
     assert degraded(first) is None, "one failure is no alarm"
     again = reconcile(with_status(replace(training, publishers=(failed,)), publisher_failures=1))
     ended = publisher(1, "Succeeded", container=ContainerView("Terminated", "Completed", "", 0), created=training.now)
-    asked = reconcile(with_status(replace(training, publishers=(ended,)), publisher_failures=1))
-    assert degraded(asked) is None, "one that was asked to end has not failed"
+    terminated = reconcile(with_status(replace(training, publishers=(ended,)), publisher_failures=1))
+    assert degraded(terminated) is None, "one that was asked to end has not failed"
     condition = degraded(again)
     assert condition is not None
     assert (condition.status, condition.reason) == ("True", "BadSpec")
