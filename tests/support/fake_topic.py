@@ -25,6 +25,8 @@ class FakeTopic:
         self.oldest = [0] * partitions
         #: Messages at the end of each partition in a transaction that is open.
         self.uncommitted = [0] * partitions
+        #: What the present connection has received in place of the log; a new one reads the log.
+        self.received: dict[tuple[int, int], bytes] = {}
 
     def cleanup_policy(self) -> str:
         """Return what the test states."""
@@ -43,4 +45,8 @@ class FakeTopic:
         for place in range(max(map(len, spans.values()))):
             for partition, span in spans.items():
                 if place < len(span) and not isinstance(value := self.log[partition][span[place]], Marker):
-                    yield Message(partition, span[place], value)
+                    yield Message(partition, span[place], self.received.get((partition, span[place]), value))
+
+    def disconnect(self) -> None:
+        """Read the log again."""
+        self.received.clear()

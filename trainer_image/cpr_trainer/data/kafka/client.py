@@ -102,6 +102,12 @@ class KafkaTopic:
         with self._client_errors("Read"):
             yield from self._read(dict(spans))
 
+    def disconnect(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = self._admin = self._position = None
+        self._received.clear()
+
     def _read(self, left: dict[int, range]) -> Iterator[Message]:
         """Read these spans, and take away each that was read."""
         consumer, ends = self._assigned(left), [(partition, span.stop) for partition, span in left.items()]
@@ -109,7 +115,9 @@ class KafkaTopic:
         progress = {partition: span.start for partition, span in left.items()}
         for message in self._arriving(consumer, left, progress):
             partition, offset = message.partition(), message.offset()
-            if (span := left.get(partition)) is None:
+            # The client may repeat messages after it has connected again.
+            is_repeated = message.error() is None and offset < progress.get(partition, 0)
+            if (span := left.get(partition)) is None or is_repeated:
                 continue
             if (error := message.error()) is not None:
                 if error.code() == _OUT_OF_RANGE:
@@ -240,7 +248,7 @@ class KafkaTopic:
         try:
             yield
         except KafkaException as raised:
-            self._disconnect()
+            self.disconnect()
             error: KafkaError = raised.args[0]
             if error.code() in _MISSING:
                 raise DataError(f"The topic {self.name} is not there: {error.str()}.", "Check data.uri.") from raised
@@ -248,14 +256,8 @@ class KafkaTopic:
                 raise self._refused(f"{operation}: {error.str()}") from raised
             raise self._unreachable(error.str()) from raised
         except StoreError:
-            self._disconnect()
+            self.disconnect()
             raise
         except TimeoutError as raised:
-            self._disconnect()
+            self.disconnect()
             raise self._unreachable(f"{operation}: no answer") from raised
-
-    def _disconnect(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-        self._consumer = self._admin = self._position = None
-        self._received.clear()

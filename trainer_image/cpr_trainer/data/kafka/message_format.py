@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from cpr_trainer.data.kafka.offsets import OffsetRange, RangeCounter
 from cpr_trainer.data.kafka.topic import Topic
 from cpr_trainer.data.kafka.values import Values
 from cpr_trainer.errors import DataError
+from cpr_trainer.store import Version
+
+_LOG = logging.getLogger(__name__)
 
 _REMEDY = (
     "Other messages have these offsets now: after an unclean election, or because the topic was created again or is "
@@ -42,7 +46,21 @@ class MessageFormat:
         raise DataError(f"{uri} is a topic, which has no length of its own.", "State data.follow.")
 
     def fetch(self, block: Block) -> Fetched:
-        """Read a range. Raises DataError if its messages were deleted or are not those that were pinned, StoreError."""
+        """Read a range. Raises DataError if its messages were deleted or are not those that were pinned, StoreError.
+
+        Other messages than the pinned ones are read again over another connection, because the error ends the job.
+        """
+        fetched, version = self._read(block)
+        if version != block.file.version:
+            _LOG.warning("%s has %s where its pin has %s: it is read again", block.uri, version, block.file.version)
+            self._topic.disconnect()
+            fetched, version = self._read(block)
+        if version != block.file.version:
+            sizes = f"it has {version.size_bytes:,} bytes, and its pin {block.file.version.size_bytes:,}"
+            raise DataError(f"{block.uri} has changed since it was pinned: {sizes}.", _REMEDY)
+        return fetched
+
+    def _read(self, block: Block) -> tuple[Fetched, Version]:
         span = OffsetRange.parse(block.uri)
         counter = RangeCounter(span.topic, span.partition, span.start)
         offsets: list[int] = []
@@ -52,9 +70,7 @@ class MessageFormat:
                 offsets.append(message.offset)
                 values.append(message.value)
                 counter.add(message.offset, message.value, 0)
-        if counter.version != block.file.version:
-            raise DataError(f"{block.uri} has changed since it was pinned.", _REMEDY)
-        return Fetched(offsets, values)
+        return Fetched(offsets, values), counter.version
 
     def parse(self, block: Block, fetched: Fetched) -> Parsed:
         """Decode the messages of a range. Raises DataError."""

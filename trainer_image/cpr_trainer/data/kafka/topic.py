@@ -33,3 +33,6 @@ class Topic(Protocol):
 
         No offset may be beyond the last stable one. Raises DataError if one was deleted, or is beyond the end.
         """
+
+    def disconnect(self) -> None:
+        """End the connection, and forget what was received. The next call connects again."""
