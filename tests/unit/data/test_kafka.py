@@ -327,9 +327,7 @@ def test_other_messages_under_the_same_offsets_are_found() -> None:
     topic.log[0] = [as_json(row) for row in ROWS[:8]]
     dataset = opened(topic)
     topic.log[0][5] = as_json(ROWS[6])
-    with pytest.raises(
-        DataError, match=r"clicks-0@0-8 has changed since it was pinned: .* Other messages have"
-    ):
+    with pytest.raises(DataError, match=r"clicks-0@0-8 has changed since it was pinned: .* Other messages have"):
         labels(dataset)
 
 
