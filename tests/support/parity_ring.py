@@ -208,7 +208,7 @@ def same(one: Image, other: Image) -> bool:
 
 def copy_of(ring: ParityRing, index: int, arena: Arena) -> Arena:
     """The rows as they are."""
-    copy = ring.new_arena(index)
+    copy = Arena.empty(ring.job, *ring.placement.sizes(index))
     for mine, theirs in zip(copy.segments, arena.segments, strict=True):
         mine.rows[...], mine.state[...] = theirs.rows, theirs.state
     return copy

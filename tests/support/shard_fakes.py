@@ -41,7 +41,7 @@ class FakeClient:
     def send_frame(self, operation: Operation, step: int = 0, payload: bytes = b"", **fields: Any) -> list[str]:
         """Send a frame; the operations answered with since."""
         header = Header(operation, generation=1, rank=self.rank, step=step, total_samples=1000)
-        header = replace(header, payload_bytes=len(payload), **fields)
+        header = header._replace(payload_bytes=len(payload), **fields)
         buffer = bytearray(payload)
         before = len(self.sent)
         self._service.on_frame(self, Frame(header, memoryview(buffer)))

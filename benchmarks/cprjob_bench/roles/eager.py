@@ -169,7 +169,7 @@ class EagerParity:
         if push in self._held and self._missing.get(push, 0) <= 0:
             self._missing.pop(push, None)
             connection, header = self._held[push]
-            connection.send(replace(header, operation=STAGED))
+            connection.send(header._replace(operation=STAGED))
 
 
 class EagerConnection(Connection):
@@ -183,7 +183,7 @@ class EagerConnection(Connection):
             if header.operation is Operation.ACK and self.parity.defer(self, header):
                 return
             if header.operation is Operation.PONG:  # it acknowledges, too
-                header = replace(header, step=min(header.step, self.parity.committed(header.rank)))
+                header = header._replace(step=min(header.step, self.parity.committed(header.rank)))
         super().send(header, *payload)
 
 

@@ -40,11 +40,15 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True)
 class Bug:
-    """A planted bug: `alter` draws the jobs, and one of the first `seeds` must find it."""
+    """A planted bug: `alter` draws the jobs, and one of the first `seeds` must find it.
+
+    quickest: the seed that finds it in the least time as the product is now. It is run before the others.
+    """
 
     plant: Callable[[Patch], None]
     seeds: int
     alter: Callable[[Workload], Workload] = lambda workload: workload
+    quickest: int = 0
 
 
 def rarely_saved(alter: Callable[[Workload], Workload]) -> Callable[[Workload], Workload]:
@@ -213,9 +217,9 @@ BUGS = {
     ),
     "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_faults("reset", shards=4, parity_shards=2)),
     "a late commit counts, although a successor has chosen": Bug(
-        pass_over_claims, 20, with_faults("replace_live", "store_slow")
+        pass_over_claims, 20, with_faults("replace_live", "store_slow"), quickest=13
     ),
-    "priority saves with replay": Bug(lambda _: None, 10, with_priority_saves),
+    "priority saves with replay": Bug(lambda _: None, 10, with_priority_saves, quickest=1),
     "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 10, with_faults("roll_back")),
     "a push is acknowledged before it is recorded": Bug(record_every_other_push, 10, with_faults("kill_server")),
     "updates that only parity holds are dropped": Bug(
@@ -234,7 +238,10 @@ BUGS = {
         read_before_the_step_before, 5, with_faults("clog", trainers=2, sparse_updates="PerStep")
     ),
     "the leader of a job that stops commits for itself alone": Bug(
-        commit_for_itself_alone, 10, slowly(with_faults("stop_without_follower", trainers=3, sparse_updates="PerStep"))
+        commit_for_itself_alone,
+        10,
+        slowly(with_faults("stop_without_follower", trainers=3, sparse_updates="PerStep")),
+        quickest=8,
     ),
     "keys expire by the time of day": Bug(expire_by_the_time_of_day, 5, MERGED_KEYS),
     "keys are looked up as of the step before": Bug(look_keys_up_as_of_the_step_before, 5, MERGED_KEYS),
@@ -243,11 +250,13 @@ BUGS = {
         need_the_newest_anchor_alone,
         14,
         following(with_faults("roll_back", "roll_back", trainers=2, sparse_updates="PerStep")),
+        quickest=13,
     ),
     "a repeated push is applied again": Bug(
         apply_repeated_pushes,
         20,
         with_faults("kill_trainer", "clog", "clog", trainers=2, shards=3, sparse_updates="PerPush"),
+        quickest=2,
     ),
 }
 
@@ -257,7 +266,7 @@ def test_planted_bug_is_found_by_its_seeds(name: str, monkeypatch: Patch) -> Non
     bug = BUGS[name]
     bug.plant(monkeypatch)
     found = None
-    for seed in range(bug.seeds):
+    for seed in sorted(range(bug.seeds), key=lambda seed: seed != bug.quickest):
         try:
             run_to_completion(seed, bug.alter)
         except Exception as error:  # noqa: BLE001 -- any error is due to the bug

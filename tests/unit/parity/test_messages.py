@@ -93,7 +93,7 @@ def test_invalid_document_is_refused() -> None:
     frame = frame_of(*pack(Operation.READ, 1, Read(0, 0, 1)))
     assert document_of(Read, frame) == Read(0, 0, 1)
     for wrong in (
-        replace(frame, header=replace(frame.header, count=2**20)),
+        replace(frame, header=frame.header._replace(count=2**20)),
         frame_of(*pack(Operation.READ, 1, PositionQuery((1, 2)))),
     ):
         with pytest.raises(FrameError):

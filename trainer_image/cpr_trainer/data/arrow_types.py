@@ -13,11 +13,16 @@ from cpr_trainer.data.schema import Columns, is_list
 def normalized(table: Any, columns: Columns | None) -> Any:
     """Return a table in the types of `normalized_schema`."""
     schema = normalized_schema(table.schema, columns)
-    for place, plain in enumerate(schema):
-        if table.schema.types[place] != plain.type:
-            chunks = [_converted(chunk, plain.type) for chunk in table.column(place).chunks]
-            table = table.set_column(place, plain, pa.chunked_array(chunks, plain.type))
-    return table
+    if schema.types == table.schema.types:
+        return table
+    # All columns at once: the time of each change of a table, and of each look at its schema, grows with its width.
+    plain = [
+        column
+        if column.type == field.type
+        else pa.chunked_array([_converted(chunk, field.type) for chunk in column.chunks], field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.table(plain, schema=schema.with_metadata(table.schema.metadata))
 
 
 def normalized_schema(schema: pa.Schema, columns: Columns | None) -> pa.Schema:

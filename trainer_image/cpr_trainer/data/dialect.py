@@ -84,11 +84,11 @@ class Dialect:
         """
         if not (self.trim or self.absent or self.boolean):
             return table
-        for place, name in enumerate(table.column_names):
-            meanings = self._meanings(b"1", b"0") if name in numeric else self._meanings(b"true", b"false")
-            chunks = [self._read(chunk, meanings) for chunk in table.column(place).chunks]
-            table = table.set_column(place, name, pa.chunked_array(chunks, table.schema.types[place]))
-        return table
+        columns = []
+        for field, column in zip(table.schema, table.columns, strict=True):
+            meanings = self._meanings(b"1", b"0") if field.name in numeric else self._meanings(b"true", b"false")
+            columns.append(pa.chunked_array([self._read(chunk, meanings) for chunk in column.chunks], field.type))
+        return pa.table(columns, schema=table.schema)
 
     def _read(self, cells: Any, meanings: dict[bytes, bytes]) -> Any:
         """Return an array of texts, or a dictionary array of them, with other texts for some cells."""

@@ -47,12 +47,12 @@ def sources_of(schema: pa.Schema, file: SourceFile) -> dict[str, str]:
             f"{file.uri} has no field ids, and the columns of its table are found by them.",
             "Set the table's property schema.name-mapping.default, or write the file again by a writer of the table.",
         )
-    found = {}
+    found, present = {}, frozenset(schema.names)
     for each in columns:
         if each.field_id is not None and by_id:
             source = by_id.get(each.field_id)
         else:
-            source = next((name for name in each.names if name in schema.names), None)
+            source = next((name for name in each.names if name in present), None)
         if source is not None:
             found[each.name] = source
     return found
@@ -69,9 +69,9 @@ def with_constants(read: Any, file: SourceFile, columns: Columns | None) -> Any:
     They are constants of the file, defaults of columns that were added later, or nulls without a type.
     """
     assert file.table is not None, "only files of tables have constants"
-    constants = {each.name: each for each in file.constants}
+    constants, present = {each.name: each for each in file.constants}, frozenset(read.column_names)
     for each in file.table.columns:
-        if each.name in read.column_names or (columns is not None and each.name not in columns.used):
+        if each.name in present or (columns is not None and each.name not in columns.used):
             continue
         constant = constants.get(each.name, each.default)
         if constant is None:

@@ -170,7 +170,7 @@ class Link:
             return
         for push in self.pushes.next_to_send():
             header = self._session.header(Operation.PUSH, push.step, count=push.count, size_bytes=push.nbytes)
-            header = replace(header, row_updates=push.row_updates, order=push.order, ticket=self._push_number)
+            header = header._replace(row_updates=push.row_updates, order=push.order, ticket=self._push_number)
             self._send(header, push.names, *push.values)
         if self.pushes.all_sent:
             self.state = LinkState.READY
@@ -184,7 +184,7 @@ class Link:
         if self.counted == step or next_push is not None:
             rows = self.row_updates if next_push is None else next_push.row_updates
             header = session.header(Operation.COMMIT, step, count=int(session.for_all))
-            self._send(replace(header, order=self.pushes.first_step(step), row_updates=rows))
+            self._send(header._replace(order=self.pushes.first_step(step), row_updates=rows))
 
     @property
     def resume_state(self) -> tuple[int, int, int, int]:

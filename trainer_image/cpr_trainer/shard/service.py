@@ -272,7 +272,7 @@ class Service:
                 self.trace.lap("apply")
                 self.persist()
                 place = frame.header.order or progress.order
-                client.send(replace(self._header(Operation.ACK, client.rank), order=place))
+                client.send(self._header(Operation.ACK, client.rank)._replace(order=place))
                 self._cut_if_due(progress)
                 if client.rank == 0:
                     self.trace.end(frame.header.step)

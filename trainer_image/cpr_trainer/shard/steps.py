@@ -12,7 +12,7 @@ decides that, never a time-out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 
 from cpr_contract.spec import JobSpec, steps_in
@@ -102,7 +102,7 @@ class StepService(Service):
         header, progress = super().answer(rank, generation), self.progress
         if progress is None or header.operation is not Operation.PONG:
             return header
-        return replace(header, order=progress.losses.first_uncounted(rank, progress.applied[rank]))
+        return header._replace(order=progress.losses.first_uncounted(rank, progress.applied[rank]))
 
     def retry(self) -> None:
         """See `Service`."""
@@ -149,7 +149,7 @@ class StepService(Service):
             raise FrameError(f"a push of step {header.step}, but the job has {steps} steps")
         self._held[client.rank] = header, self._contribution(frame.detached())
         self._planned = None
-        client.send(replace(self._header(Operation.RECEIVED, client.rank, header.ticket), step=header.step))
+        client.send(self._header(Operation.RECEIVED, client.rank, header.ticket)._replace(step=header.step))
         self._apply_due(progress)
         if len(self._held) == self._job.trainers:  # now, because the sum over trainers hides it
             self._plan(DueStep(header.step, tuple(range(self._job.trainers))))
