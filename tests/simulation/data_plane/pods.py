@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from simulation.data_plane.cluster import Cluster
 
 NOWHERE = Path("/nonexistent")
+#: Takes termination messages, which no kubelet reads: the cluster has the exit code.
+DISCARDED = Path(os.devnull)
 
 
 class ShardPod:
@@ -102,7 +105,7 @@ class ShardPod:
     def _keep(self) -> None:
         job = self.cluster.workload.job
         control_block = ShardControlBlock.new(self._memory.view(), job)
-        code = Supervisor(control_block, NOWHERE, job.silence_s, self._begin_server).run()
+        code = Supervisor(control_block, DISCARDED, job.silence_s, self._begin_server).run()
         assert code is not None
         self._ended(code)
 
@@ -126,7 +129,7 @@ class ShardPod:
             store_access=Access(),
             data_access=Access(),
             scratch_dir=NOWHERE,
-            termination_file=NOWHERE,
+            termination_file=DISCARDED,
             step_trace=None,
         )
         control_block = ShardControlBlock(memory, job)
