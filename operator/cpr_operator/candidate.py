@@ -119,6 +119,7 @@ class ElectedOperator:
             time.time,
             admission_gate=crd.admission_gate,
             restart_rules=cluster.has_restart_rules,
+            pod_groups=cluster.has_pod_groups,
             on_deleted=on_deleted,
             on_written=self._on_written,
             sources=self._configuration.sources,

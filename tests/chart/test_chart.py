@@ -14,6 +14,7 @@ SERVED = {
     ("cprjob.io", "cprjobs/status"): {"update", "patch"},
     ("", "pods"): {"get", "list", "watch", "create", "delete", "patch"},
     ("policy", "poddisruptionbudgets"): {"get", "create", "patch", "delete"},
+    ("scheduling.k8s.io", "podgroups"): {"get", "create", "patch", "delete"},
     ("networking.k8s.io", "networkpolicies"): {"get", "create", "patch", "delete"},
     ("", "events"): {"create", "patch", "list"},
     ("events.k8s.io", "events"): {"create", "patch"},

@@ -3,7 +3,7 @@
 # On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool and prometheus 2, kueue 4, etcd 0.6, kubectl 0.5, weed 12.
 # Needs Go >= 1.25; azurite and s3rver npm, s3proxy and s3mock Maven and Java 17, garage Cargo, localstack Python 3.13 and uv.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-K8S=v1.35.4 # the newest whose staging modules are all published; 1.35 still runs on cgroup v1
+K8S=${K8S:-v1.37.2} # a version whose staging modules are all published; the oldest one that is tested is v1.35.4
 work=$(mktemp -d)
 exec 8>&2 # where a failed build's last words go
 trap 'status=$?; [ $status = 0 ] || tail -n 40 "$work/log" >&8; rm -rf "$work"' EXIT
@@ -22,7 +22,7 @@ kubernetes() { # kubernetes COMMAND...
     for c in "$@"; do echo "_ \"k8s.io/kubernetes/cmd/$c\""; done
     echo ')'; } >tools.go
   go mod tidy
-  go build -trimpath -ldflags "-s -w -X $v.gitVersion=$K8S -X $v.gitMajor=1 -X $v.gitMinor=35" -o "$BIN/" "${@/#/k8s.io/kubernetes/cmd/}"
+  go build -trimpath -ldflags "-s -w -X $v.gitVersion=$K8S -X $v.gitMajor=1 -X $v.gitMinor=$(cut -d. -f2 <<<"$K8S")" -o "$BIN/" "${@/#/k8s.io/kubernetes/cmd/}"
 }
 etcd() {
   mkdir "$work/etcd"; cd "$work/etcd"

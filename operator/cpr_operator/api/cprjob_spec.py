@@ -191,6 +191,14 @@ class FailurePolicy(SpecModel):
     """Time without heartbeats after which peers report a member as silent."""
 
 
+class Scheduling(SpecModel):
+    """How the scheduler of the cluster places the pods."""
+
+    gang: Literal["Auto", "Off"] = "Auto"
+    """Auto: the scheduler places all trainers and shards at once, or none, where it can (Kubernetes 1.37 with the
+    feature GenericWorkload). Off: one pod after the other. A change takes effect when the job resumes."""
+
+
 class CPRJobSpec(SpecModel):
     """A training job that recovers embedding shards individually, within an accuracy budget."""
 
@@ -221,5 +229,7 @@ class CPRJobSpec(SpecModel):
     anchor that snapshots.restoreFrom names."""
     publish: Publish | None = None
     """Models to publish while the job trains. Default: none; `cprjob export` writes the model of any anchor."""
+    scheduling: Scheduling = Scheduling()
+    """How the scheduler places the pods."""
     failure_policy: FailurePolicy = FailurePolicy()
     """Expected failures, and limits after which the job fails or is suspended."""

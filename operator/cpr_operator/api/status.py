@@ -147,6 +147,8 @@ class Runtime(Model):
     restart_rules: bool = False
     """True if the container of a killed shard restarts in its pod, with all rows. It needs restart rules, which the
     cluster had when the job started (Kubernetes 1.35)."""
+    pod_group: Name = ""
+    """The PodGroup of the trainers and shards, which the scheduler places together; empty for none."""
     workers: WorkerCount | None = None
     """The number of workers of each trainer. Absent in jobs started by version 0.1.0."""
     sparse_updates: SparseUpdatesMode | None = None

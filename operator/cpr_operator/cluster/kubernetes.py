@@ -39,6 +39,8 @@ NO_DRY_RUN = "does not support dry run"
 _RESTART_RULES = (1, 35)
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+#: The version of Kubernetes 1.37; earlier ones have other fields.
+POD_GROUPS = "/apis/scheduling.k8s.io/v1beta1"
 #: Path prefix and plural of each kind of object.
 PREFIXES: Mapping[str, tuple[str, str]] = {
     KIND: (f"/apis/{API_VERSION}", PLURAL),
@@ -47,6 +49,7 @@ PREFIXES: Mapping[str, tuple[str, str]] = {
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "Secret": ("/api/v1", "secrets"),
+    "PodGroup": (POD_GROUPS, "podgroups"),
     "Workload": (KUEUE, "workloads"),
     "ResourceFlavor": (KUEUE, "resourceflavors"),
     "WorkloadPriorityClass": (KUEUE, "workloadpriorityclasses"),
@@ -92,6 +95,13 @@ class KubernetesCluster:
         """
         with suppress(NotFoundError, RefusedError):
             return has_restart_rules(await self._server.get("/version"))
+        return False
+
+    async def has_pod_groups(self) -> bool:
+        """Return True if the server has PodGroups. Raises UnavailableError."""
+        with suppress(NotFoundError, RefusedError):
+            served = await self._server.get(POD_GROUPS)
+            return any(each["kind"] == "PodGroup" for each in served.get("resources", ()))
         return False
 
     async def serves_workloads(self) -> bool:

@@ -41,6 +41,7 @@ class Controller:
 
     admission_gate: returns why no new job may start; None: they may.
     restart_rules: returns whether the cluster restarts containers in their pods; without it, it does not.
+    pod_groups: returns whether the cluster has PodGroups; without it, it has none.
     on_deleted: called with the namespace and name of a job that does not exist any more.
     on_written: called after each write of a status. It must not block.
     sources: may reach the pods' HTTP port; None: every pod of the cluster.
@@ -57,6 +58,7 @@ class Controller:
         *,
         admission_gate: Callable[[], Awaitable[AdmissionGate | None]] | None = None,
         restart_rules: Callable[[], Awaitable[bool]] | None = None,
+        pod_groups: Callable[[], Awaitable[bool]] | None = None,
         on_deleted: Callable[[str, str], None] = lambda *_: None,
         on_written: OnWritten = lambda *_: None,
         timing: Timing | None = None,
@@ -72,7 +74,9 @@ class Controller:
         self._on_written = on_written
         self._timing = timing or Timing()
         self._rng = rng or random.Random()
-        self._reader = JobReader(cluster, clock, self._timing, admission_gate, restart_rules, restriction, kueue)
+        self._reader = JobReader(
+            cluster, clock, self._timing, admission_gate, restart_rules, pod_groups, restriction, kueue
+        )
         self._writer = JobWriter(cluster, clock, self._timing.progress_s)
         self._prerequisites = PrerequisiteWriter(clock, sources, new_key, self._rng)
         self._caches: dict[tuple[str, str], JobCache] = {}
@@ -146,7 +150,7 @@ class Controller:
         view = written
         cache.forget_ended(listed, job.status, outcome.status)
         cluster = self._cluster.at(cache.priority)
-        await self._prerequisites.write(cluster, job.id, outcome, listed, cache.prerequisites)
+        await self._prerequisites.write(cluster, job, outcome, listed, cache.prerequisites)
         await self._writer.write_effects(view, observed, outcome, cache)
         return self._wake_after_s(outcome, cache, is_first=is_first)
 

@@ -76,6 +76,7 @@ class JobReader:
     timing: Timing
     admission_gate: Callable[[], Awaitable[AdmissionGate | None]] | None
     restart_rules: Callable[[], Awaitable[bool]] | None
+    pod_groups: Callable[[], Awaitable[bool]] | None
     restriction: Restriction | None
     kueue: bool | None
 
@@ -139,6 +140,7 @@ class JobReader:
             source_jobs=await source_jobs_of(self.cluster, job),
             queue=await read_queue(self.cluster, view, job, enabled=self.kueue, refused=cache.workload_refused),
             restart_rules=await self.restart_rules() if self.restart_rules and may_start else False,
+            pod_groups=await self.pod_groups() if self.pod_groups and may_start else False,
             leader_unresponsive=cache.leader_unresponsive,
             watched_s=cache.watched_s(self.clock(), self.timing.running_s),
             timing=self.timing,

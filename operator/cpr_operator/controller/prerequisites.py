@@ -1,4 +1,4 @@
-"""The objects that a job's pods need before they are created: the key, the network policy, disruption budgets.
+"""The objects that a job's pods need before they are created: key, network policy, PodGroup, disruption budgets.
 
 Users may delete or edit them, so they are checked every `CHECK_S` seconds, and the key before each pod is created.
 A check costs four requests per job: a server-side apply of three objects, and a dry run of the Secret's creation,
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from cpr_contract.roster import key_digest
 from cpr_operator.cluster.protocol import BusyError, Cluster, Manifest, RefusedError, TerminatingError
 from cpr_operator.cluster.views import PodView
-from cpr_operator.desired.job_objects import IngressSources, disruption_budgets, key_secret, network_policy
+from cpr_operator.desired.job_objects import IngressSources, disruption_budgets, key_secret, network_policy, pod_group
 from cpr_operator.desired.names import JobId
-from cpr_operator.reconcile import Outcome
+from cpr_operator.reconcile import Job, Outcome
 
 #: Seconds between two checks of the objects, and after a refusal.
 CHECK_S, RETRY_S = 300.0, 10.0
@@ -90,7 +90,7 @@ class PrerequisiteWriter:
             return False
 
     async def write(
-        self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], state: PodPrerequisites
+        self, cluster: Cluster, job: Job, outcome: Outcome, pods: tuple[PodView, ...], state: PodPrerequisites
     ) -> None:
         """Apply the objects, or delete them if the outcome does not need them.
 
@@ -101,30 +101,33 @@ class PrerequisiteWriter:
                 await self._apply(cluster, job, outcome, pods, state)
         elif state.present or (state.present is None and outcome.status.start_time is not None):
             state.present, state.applied, state.blocked, state.refused = False, (), "", ""
+            group = pod_group(job.id, job.spec, outcome.status)
             try:
-                for budget in disruption_budgets(job, outcome.status, by_uid=True):
-                    await cluster.delete(budget["kind"], job.namespace, budget["metadata"]["name"])
+                for each in (*disruption_budgets(job.id, outcome.status, by_uid=True), *filter(None, [group])):
+                    await cluster.delete(each["kind"], job.id.namespace, each["metadata"]["name"])
             except RefusedError as error:
                 state.present, state.refused = None, str(error)
 
     async def _apply(
-        self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], state: PodPrerequisites
+        self, cluster: Cluster, job: Job, outcome: Outcome, pods: tuple[PodView, ...], state: PodPrerequisites
     ) -> None:
         runtime = outcome.status.runtime
-        by_uid = all(pod.job_uid for pod in pods if pod.owner_uid == job.uid and not pod.ended)
-        policy = network_policy(job, self.sources, by_uid=by_uid)
-        budgets = disruption_budgets(job, outcome.status, by_uid=by_uid)
+        by_uid = all(pod.job_uid for pod in pods if pod.owner_uid == job.id.uid and not pod.ended)
+        needed = (network_policy(job.id, self.sources, by_uid=by_uid), pod_group(job.id, job.spec, outcome.status))
+        before_pods = tuple(filter(None, needed))
+        budgets = disruption_budgets(job.id, outcome.status, by_uid=by_uid)
         is_new_key = runtime is not None and runtime.key_digest == state.digest
         may_wait = state.present is None and not outcome.creates
-        unchanged = (policy, *budgets) == state.applied
+        unchanged = (*before_pods, *budgets) == state.applied
         if (unchanged or may_wait) and not is_new_key and self.clock() < state.check_at:
             return
         blocked = refused = ""
         try:
             if is_new_key:
-                await cluster.create_secret(key_secret(job, state.next_key, state.digest))
+                await cluster.create_secret(key_secret(job.id, state.next_key, state.digest))
                 state.issued_key, state.next_key = state.next_key, self.new_key()
-            await cluster.apply(policy)
+            for each in before_pods:
+                await cluster.apply(each)
         except RefusedError as error:
             blocked, state.terminating = str(error), isinstance(error, TerminatingError)
         try:
@@ -133,5 +136,5 @@ class PrerequisiteWriter:
         except RefusedError as error:
             refused = str(error)
         state.blocked, state.refused = blocked, refused
-        state.present, state.applied = True, (policy, *budgets)
+        state.present, state.applied = True, (*before_pods, *budgets)
         state.check_at = self.clock() + (RETRY_S if blocked or refused else CHECK_S)

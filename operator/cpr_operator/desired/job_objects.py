@@ -1,4 +1,4 @@
-"""The objects around a job's pods: the handshake key, disruption budgets, and the network policy."""
+"""The objects around a job's pods: the handshake key, disruption budgets, the network policy, and the PodGroup."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.desired.names import JobId, key_secret_name, metadata
 
@@ -52,6 +53,28 @@ def disruption_budgets(job: JobId, status: Status, *, by_uid: bool) -> tuple[Man
         }
         for role, replicas in (("trainer", len(status.trainers)), ("shard", len(status.shards)))
     )
+
+
+def pod_group(job: JobId, spec: CPRJobSpec, status: Status) -> Manifest | None:
+    """The group of the trainers and shards, which the scheduler places all at once or not at all; None without one.
+
+    A pod that replaces a member joins it. Its pods are preempted one by one, because each comes back alone.
+    """
+    name = status.runtime.pod_group if status.runtime else ""
+    if not name:
+        return None
+    gang = {"minCount": len(status.trainers) + len(status.shards)}
+    priority_class = (spec.trainers.template.get("spec") or {}).get("priorityClassName")
+    return {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": metadata(job, name),
+        "spec": {
+            "schedulingPolicy": {"gang": gang},
+            "disruptionMode": {"single": {}},
+            **({"priorityClassName": priority_class} if priority_class else {}),
+        },
+    }
 
 
 def network_policy(job: JobId, sources: IngressSources | None, *, by_uid: bool) -> Manifest:

@@ -78,7 +78,8 @@ class PodPlan:
     """The inputs of a pod: `image`, `job_spec`, `replay` and `updates` are frozen at the job's start.
 
     `grace_s` grows with its saves, and `placements` are those of a queue that admitted the job. With `restart_rules`
-    the container of a shard restarts in its pod, with the memory of the last one.
+    the container of a shard restarts in its pod, with the memory of the last one. `pod_group` is the PodGroup of
+    trainers and shards; empty for none.
     """
 
     job: JobId
@@ -91,6 +92,7 @@ class PodPlan:
     replay: ReplayPolicy = field(default_factory=ReplayPolicy)
     updates: SparseUpdates = "PerPush"
     restart_rules: bool = False
+    pod_group: str = ""
 
 
 def role_spec(plan: PodPlan, role: Role) -> Manifest:
@@ -108,6 +110,8 @@ def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
     }
     pod = _pod(plan, roster.role, roster.role, own)
     spec = pod["spec"]
+    if plan.pod_group:
+        spec["schedulingGroup"] = {"podGroupName": plan.pod_group}
     if avoid:
         spec["affinity"] = keeping_off(spec.get("affinity") or {}, avoid)
     return pod

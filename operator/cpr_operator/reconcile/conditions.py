@@ -14,7 +14,7 @@ from cpr_operator.api import transitions
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.failures import Trouble
+from cpr_operator.failures import UNSCHEDULABLE, Trouble
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.observe import is_current, is_settled
 from cpr_operator.reconcile.types import Active, EventReason, Fact, Lost, NeverSeen, ReconcileInput, ReconcileState
@@ -167,7 +167,8 @@ def pods_ready(state: ReconcileState) -> ConditionUpdate:
     for name, fact in state.facts.items():
         match fact:
             case Active(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
-                return ConditionUpdate("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
+                text = f"{name}: {message}; {remedy}{_no_gang(state, reason)}"
+                return ConditionUpdate("PodsReady", "False", reason, text)
             case NeverSeen(refusal=refusal) if refusal:
                 return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {refusal}; {REFUSAL_REMEDY}")
             case _:
@@ -186,6 +187,15 @@ def pods_ready(state: ReconcileState) -> ConditionUpdate:
         return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {listed(waiting)}")
     message = f"waiting for {listed(missing)} to start; {listed(others)} run, and are not ready before that"
     return ConditionUpdate("PodsReady", "False", "Waiting", message)
+
+
+def _no_gang(state: ReconcileState, reason: str) -> str:
+    """Return the hint that a job with pods that find no node may hold the nodes of another one; empty without need."""
+    runtime = state.status.runtime
+    if reason != UNSCHEDULABLE or state.status.phase != "Starting" or (runtime and runtime.pod_group):
+        return ""
+    cause = "spec.scheduling.gang is Off" if state.spec.scheduling.gang == "Off" else "the cluster has no PodGroups"
+    return f" (NoGang: {cause}, so jobs that do not fit together may wait for each other)"
 
 
 def not_started(fact: Fact | None) -> bool:

@@ -175,6 +175,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         replay=replay_in_force(spec, status),
         updates=sparse_updates(spec, status.runtime).mode,
         restart_rules=status.runtime.restart_rules,
+        pod_group=status.runtime.pod_group,
     )
 
 

@@ -128,6 +128,7 @@ def runtime(observed: ReconcileInput, source: str | None) -> Runtime:
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
     replay = replay_policy(spec, None if before is None else before.replay)
+    is_gang = observed.pod_groups and spec.scheduling.gang == "Auto"
     workers, updates = worker_count(spec, before), sparse_updates(spec, before)
     described = to_job_spec(
         spec, job.uid, job.name, version, found=source, replay=replay, workers=workers, updates=updates.mode
@@ -141,6 +142,8 @@ def runtime(observed: ReconcileInput, source: str | None) -> Runtime:
         replay=replay,
         quota=quota_of(observed.queue),
         restart_rules=observed.restart_rules,
+        # No two starts have the same group: a group that was placed once never waits for all its pods again.
+        pod_group=f"{job.stem}-{observed.before.counters.group + 1}" if is_gang else "",
         workers=workers,
         sparse_updates=updates,
     )

@@ -116,6 +116,7 @@ class ReconcileInput:
     queue: the job's state in its Kueue queue; None without a queue.
     ending: uids of trainers that most likely ended; the kubelet's news of their end is awaited.
     restart_rules: the cluster restarts containers in their pods by rules. Queried for a job that may start.
+    pod_groups: the cluster has PodGroups. Queried for a job that may start.
     warnings: by pod uid, the newest Warning event of a pod that does not start.
     publishers: the job's publishers, which are not among `pods`. publisher_report: that of the newest one.
     """
@@ -138,6 +139,7 @@ class ReconcileInput:
     queue: Queue | None = None
     ending: frozenset[str] = frozenset()
     restart_rules: bool = False
+    pod_groups: bool = False
     warnings: Mapping[str, PodWarning] = field(default_factory=dict)
     publishers: tuple[PodView, ...] = ()
     publisher_report: PublisherReport | None = None

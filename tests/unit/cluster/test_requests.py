@@ -253,3 +253,19 @@ async def test_creates_with_a_slow_admission_webhook_delay_no_other_namespace() 
         free.set()
         await asyncio.gather(*slow)
         await server.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kinds", "has"),
+    [(200, ["PriorityClass", "Workload", "PodGroup"], True), (200, ["PriorityClass"], False), (404, [], False)],
+    ids=["with the feature", "without the feature", "an earlier version"],
+)
+async def test_pod_groups_are_discovered(status: int, kinds: list[str], has: bool) -> None:  # noqa: FBT001
+    async def answer(request: web.Request) -> web.Response:
+        assert request.path == "/apis/scheduling.k8s.io/v1beta1"
+        return web.json_response({"resources": [{"kind": kind} for kind in kinds]}, status=status)
+
+    async with serving(answer) as configuration:
+        cluster = KubernetesCluster(ApiServer(configuration), lambda: 0.0)
+        assert await cluster.has_pod_groups() is has
+        await cluster.close()
