@@ -3,7 +3,7 @@
 # On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool and prometheus 2, kueue 4, etcd 0.6, kubectl 0.5, weed 12.
 # Needs Go >= 1.25; azurite and s3rver npm, s3proxy and s3mock Maven and Java 17, garage Cargo, localstack Python 3.13 and uv.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-K8S=${K8S:-v1.37.2} # a version whose staging modules are all published; the oldest one that is tested is v1.35.4
+K8S=${KUBERNETES_VERSION:-v1.37.2} # of those whose staging modules are all published; v1.35.4 is the oldest with restart rules
 work=$(mktemp -d)
 exec 8>&2 # where a failed build's last words go
 trap 'status=$?; [ $status = 0 ] || tail -n 40 "$work/log" >&8; rm -rf "$work"' EXIT
@@ -108,7 +108,10 @@ build() {
 
 for name in "$@"; do
   case $name in
-    kubernetes) have=$BIN/kubelet ;;
+    kubernetes) # another version is replaced
+      have=$BIN/kubelet
+      [ "$("$have" --version 2>/dev/null)" = "Kubernetes $K8S" ] || rm -f "$have"
+      ;;
     kubectl|helm) have=$(command -v "$name") || have=$BIN/$name ;; # one of the machine's own serves
     *) have=$BIN/$name ;;
   esac

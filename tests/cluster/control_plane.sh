@@ -22,7 +22,12 @@ certificates() {
 }
 
 run() { # run PROCESS: unless it runs already
-  local p=$RUN/pki
+  local p=$RUN/pki groups=() gates=()
+  # PodGroups came to this version of their API with Kubernetes 1.37.
+  case $("$BIN/kube-apiserver" --version) in
+    *v1.3[56].*) ;;
+    *) gates=(--feature-gates GenericWorkload=true) groups=(--runtime-config scheduling.k8s.io/v1beta1=true) ;;
+  esac
   ! alive "$1" || return 0
   case $1 in
     etcd)
@@ -36,16 +41,15 @@ run() { # run PROCESS: unless it runs already
           --kubelet-client-certificate "$p/kubelet-client.crt" --kubelet-client-key "$p/kubelet-client.key" --kubelet-certificate-authority "$p/ca.crt" \
           --kubelet-preferred-address-types InternalIP --service-account-key-file "$p/sa.pub" --service-account-signing-key-file "$p/sa.key" \
           --service-account-issuer https://kubernetes.default.svc --service-cluster-ip-range $SERVICES --authorization-mode Node,RBAC \
-          --enable-admission-plugins NodeRestriction --allow-privileged=true --feature-gates GenericWorkload=true \
-          --runtime-config scheduling.k8s.io/v1beta1=true
+          --enable-admission-plugins NodeRestriction --allow-privileged=true "${gates[@]}" "${groups[@]}"
       ;;
     controller-manager)
       spawn controller-manager "$BIN/kube-controller-manager" --kubeconfig "$RUN/kubeconfig/cm" --service-account-private-key-file "$p/sa.key" \
           --root-ca-file "$p/ca.crt" --use-service-account-credentials --cluster-signing-cert-file "$p/ca.crt" --cluster-signing-key-file "$p/ca.key" \
-          --leader-elect=false --feature-gates GenericWorkload=true --node-monitor-grace-period "${GRACE:-10s}" --node-monitor-period 2s
+          --leader-elect=false "${gates[@]}" --node-monitor-grace-period "${GRACE:-10s}" --node-monitor-period 2s
       ;;
     scheduler)
-      spawn scheduler "$BIN/kube-scheduler" --kubeconfig "$RUN/kubeconfig/scheduler" --leader-elect=false --feature-gates GenericWorkload=true
+      spawn scheduler "$BIN/kube-scheduler" --kubeconfig "$RUN/kubeconfig/scheduler" --leader-elect=false "${gates[@]}"
       ;;
     *) die "no process of the control plane: $1" ;;
   esac
