@@ -173,9 +173,7 @@ class Metrics(Collector):
         """Set the gauges of a job, and count its new failures."""
         key = (namespace, job)
         self._gauges[key] = tuple(gauge.read(status) for gauge in GAUGES)
-        now: dict[_Record, FailureRecord] = {
-            (each.role, each.index, each.incarnation, each.process): each for each in status.failures
-        }
+        now: dict[_Record, FailureRecord] = {each.identity: each for each in status.failures}
         before = self._records.get(key, now)
         self._records[key] = now
         for record, failure in now.items():
