@@ -1,8 +1,8 @@
 """The account of a job's time: a fold over passes that attributes all of it to training or to one cause of loss.
 
-The interval since the last pass belongs to the activity that the job had then. Where the activity changed, or no
-operator was there for long, the samples that the leader reports as trained decide: they stand for the time in which the
-job trains as many at its usual speed. All sums are in whole milliseconds, so that the parts add up to the wall time.
+The interval since the last pass belongs to the activity that the job had then. If the activity changed, or the operator
+was away for long, the samples that the leader reports as trained decide: they stand for the time in which the job
+trains as many at its usual speed. All sums are in whole milliseconds, so that the parts add up to the wall time.
 
 Time is that of the operators' clocks. If the clock of a new operator is behind, no time passes until it has caught up.
 The wall time is therefore the newest time less the first one, and clocks that differ distort it once, by at most their
@@ -36,7 +36,7 @@ _BUSY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one pass shows.
+    """The part of a pass that the account depends on.
 
     activity: the activity from now on; None: the job has ended.
     reported: the samples trained by now, by a report of the generation that the interval belongs to; None without one.

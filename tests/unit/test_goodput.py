@@ -63,7 +63,10 @@ CASES: dict[str, tuple[tuple[tuple[float, Observation], ...], dict[str, float]]]
         ((0, seen("Training", 0)), (15, seen("Training", 500))),
         {"productive": 15},
     ),
-    "saves": (((0, seen("Training", 0)), (10, seen("Training", 950, saving_s=0.5))), {"productive": 9.5, "saving": 0.5}),
+    "saves": (
+        ((0, seen("Training", 0)), (10, seen("Training", 950, saving_s=0.5))),
+        {"productive": 9.5, "saving": 0.5},
+    ),
     "a stall that is longer than its interval": (
         ((0, seen("Training", 0)), (1, seen("Training", 0, saving_s=3, in_place_s=3))),
         {"saving": 1},
@@ -73,7 +76,12 @@ CASES: dict[str, tuple[tuple[tuple[float, Observation], ...], dict[str, float]]]
         {"productive": 9.8, "recovering": 0.2},
     ),
     "a lost shard while the leader reports": (
-        ((0, seen("Training", 0)), (5, seen("Recovering", 480)), (8, seen("Training", 580)), (10, seen("Training", 780))),
+        (
+            (0, seen("Training", 0)),
+            (5, seen("Recovering", 480)),
+            (8, seen("Training", 580)),
+            (10, seen("Training", 780)),
+        ),
         {"productive": 8, "recovering": 2},
     ),
     "a lost leader, whose last samples the next one reports": (
@@ -122,7 +130,12 @@ CASES: dict[str, tuple[tuple[tuple[float, Observation], ...], dict[str, float]]]
         {"productive": 3600},
     ),
     "an operator that was away while a member was lost": (
-        ((0, seen("Training", 0)), (3600, seen("Training")), (3601, seen("Recovering")), (3610, seen("Training", 60_000))),
+        (
+            (0, seen("Training", 0)),
+            (3600, seen("Training")),
+            (3601, seen("Recovering")),
+            (3610, seen("Training", 60_000)),
+        ),
         {"productive": 600, "recovering": 3010},
     ),
     "an operator that was away while the job stood still": (
@@ -134,10 +147,15 @@ CASES: dict[str, tuple[tuple[tuple[float, Observation], ...], dict[str, float]]]
         {"queued": 3600},
     ),
     "a new operator with a clock that is behind": (
-        ((0, seen("Training", 0)), (30, seen("Training", 3000)), (10, seen("Recovering", 3100)), (35, seen("Training", 3100))),
+        (
+            (0, seen("Training", 0)),
+            (30, seen("Training", 3000)),
+            (10, seen("Recovering", 3100)),
+            (35, seen("Training", 3100)),
+        ),
         {"productive": 30, "recovering": 5},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

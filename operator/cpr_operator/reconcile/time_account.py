@@ -1,4 +1,4 @@
-"""`status.goodput`: what a pass shows of the job's time, for the account of `cpr_operator.goodput`."""
+"""`status.goodput`: the activity of a job, and the observation of a pass for the account in `cpr_operator.goodput`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def activity_of(state: ReconcileState, status: Status) -> Activity | None:
         return "Queued" if waits and not state.spec.suspend else "Suspended"
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
-    if not status.progress.samples:
+    if not status.progress.samples and status.counters.generation == 1:
         return "Starting"
     if status.trainers[status.leader or 0].state == "Paused":
         return "Recovering"
