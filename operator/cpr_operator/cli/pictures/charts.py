@@ -128,7 +128,7 @@ def _times(report: JobReport) -> Chart:
             "type": "bar",
             "orientation": "h",
             "name": name,
-            "y": [""],
+            "y": ["time"],
             "x": [seconds],
             "showlegend": seconds > 0,
             "hovertemplate": f"{name}: %{{x:.3f}} s<extra></extra>",
@@ -152,7 +152,7 @@ def _failure_marks(report: JobReport, times: Mapping[str, float]) -> Trace:
     x = [min(begin + before, end) for before in accumulate(lasted[:-1], initial=0.0)] if found else []
     texts = [f"{each.role}/{each.index} {each.kind}: {s:.1f} s" for each, s in zip(found, lasted, strict=True)]
     marks = {"symbol": "line-ns-open", "size": 24}
-    trace = {**_trace("failures", x, [""] * len(x)), "mode": "markers", "marker": marks, "text": texts}
+    trace = {**_trace("failures", x, ["time"] * len(x)), "mode": "markers", "marker": marks, "text": texts}
     return {**trace, "hovertemplate": "%{text}<extra></extra>"}
 
 
