@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,8 @@ def _times(part: _Part) -> Table:
     causes = ("productive", "saving", "recovering", "repeated")
     shown = table("strategy", *causes, title="Goodput: the time from the first step to the last, in %.")
     for name, each in part.summaries.items():
-        shown.add_row(name, *(_percent(each.time and getattr(each.time, cause)) for cause in causes))
+        time = (None,) * len(causes) if each.time is None else astuple(each.time)
+        shown.add_row(name, *map(_percent, time))
     return shown
 
 
