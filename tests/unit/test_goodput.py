@@ -88,6 +88,10 @@ CASES: dict[str, tuple[tuple[tuple[float, Observation], ...], dict[str, float]]]
         ((0, seen("Training", 0)), (5, seen("Recovering")), (8, seen("Training", 500)), (10, seen("Training", 700))),
         {"productive": 7, "recovering": 3},
     ),
+    "a lost leader of a job that trained less than usual before": (
+        ((0, seen("Training", 0)), (5, seen("Recovering")), (8, seen("Training", 450)), (10, seen("Training", 650))),
+        {"productive": 7, "recovering": 3},
+    ),
     "a loss that does not stop the others": (
         ((0, seen("Training", 0)), (5, seen("Recovering", 500)), (9, seen("Training", 900))),
         {"productive": 9},
