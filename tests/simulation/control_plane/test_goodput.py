@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_operator.api.goodput_status import Goodput
+from cpr_operator.api.status import Status
 from cpr_operator.goodput import parts_ms
 from simulation.control_plane.failpoints import kill
 from simulation.control_plane.run import TICK_S, RunResult, Simulation
@@ -63,6 +64,10 @@ async def test_rollback_repeats_the_samples_since_the_anchor() -> None:
     result, found = await goodput((HALF, kill("shard", 1)), recovery__mode="Full")
     assert result.status.budget is not None
     assert result.status.budget.rollbacks == 1
+    statuses = [Status.model_validate(document) for document in result.cluster.statuses]
+    back = next(each for each in statuses if each.phase == "RollingBack")
+    assert back.goodput is not None
+    assert back.goodput.samples == back.progress.samples < back.goodput.furthest_samples
     assert abs(found.lost.repeated - result.status.overhead.lost_seconds) <= 2 * TICK_S
     assert abs(found.productive_seconds + found.lost.saving - TRAINING_S) <= 2 * TICK_S
 
