@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cpr_operator.api.member_status import SparePhase
-from cpr_operator.api.status import ConditionType, FailureRecord, Status
+from cpr_operator.api.status import ConditionType, FailureRecord, Goodput, LostTime, Status
+from cpr_operator.goodput import projected
 
 #: The labels of a job. Prometheus has the label `job` for its own targets.
 JOB = ("namespace", "cprjob")
@@ -126,6 +127,8 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._records: dict[Key, dict[_Record, FailureRecord]] = {}
         self._gauges: dict[Key, tuple[_Values, ...]] = {}
+        self._goodputs: dict[Key, Goodput] = {}
+        self._least_lost: dict[Key, LostTime] = {}  # as it may have been shown
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=self._registry)
@@ -148,7 +151,7 @@ class Metrics(Collector):
         self._waiting = Gauge("cprjob_requests_waiting", text, registry=self._registry)
         self._registry.register(self)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """See `Collector`."""
         jobs, now = list(self._gauges.items()), self._clock()
         for number, gauge in enumerate(GAUGES):
@@ -159,6 +162,26 @@ class Metrics(Collector):
                     value = max(now - read, 0.0) if gauge.is_age else read
                     family.add_metric((*key, label) if gauge.label else key, value)
             yield family
+        yield from self._times(now)
+
+    def _times(self, now: float) -> Iterator[Metric]:
+        """Yield goodput and its parts, with the time that a job has waited since its status changed.
+
+        That time may turn out to be training. The counters of lost time then stand still until it is caught up.
+        """
+        ratio = GaugeMetricFamily("cprjob_goodput_ratio", "Productive time by wall time.", labels=JOB)
+        productive = CounterMetricFamily(
+            "cprjob_productive_seconds", "Time in which samples were trained for the first time.", labels=JOB
+        )
+        lost = CounterMetricFamily("cprjob_lost_seconds", "The rest of the wall time.", labels=(*JOB, "cause"))
+        for key, known in list(self._goodputs.items()):
+            goodput = projected(known, now)
+            productive.add_metric(key, goodput.productive_seconds)
+            if goodput.ratio is not None:
+                ratio.add_metric(key, goodput.ratio)
+            for cause, seconds in _larger(goodput.lost, self._least_lost.get(key)):
+                lost.add_metric((*key, cause), seconds)
+        yield from (ratio, productive, lost)
 
     def observe_waiting(self, waiting: Callable[[], float]) -> None:
         """Call `waiting` on each scrape for the number of waiting requests."""
@@ -173,9 +196,9 @@ class Metrics(Collector):
         """Set the gauges of a job, and count its new failures."""
         key = (namespace, job)
         self._gauges[key] = tuple(gauge.read(status) for gauge in GAUGES)
-        now: dict[_Record, FailureRecord] = {
-            (each.role, each.index, each.incarnation, each.process): each for each in status.failures
-        }
+        if status.goodput is not None:
+            self._set_goodput(key, status.goodput)
+        now: dict[_Record, FailureRecord] = {each.identity: each for each in status.failures}
         before = self._records.get(key, now)
         self._records[key] = now
         for record, failure in now.items():
@@ -187,9 +210,18 @@ class Metrics(Collector):
             if failure.recovery_seconds is not None and (seen is None or seen.recovery_seconds is None):
                 self._recovery_s.labels(failure.role, failure.action).observe(failure.recovery_seconds)
 
+    def _set_goodput(self, key: Key, goodput: Goodput) -> None:
+        before = self._goodputs.get(key)
+        if before is not None and before.wall_seconds <= goodput.wall_seconds:
+            self._least_lost[key] = _larger(projected(before, self._clock()).lost, self._least_lost.get(key))
+        else:  # another job of this name
+            self._least_lost.pop(key, None)
+        self._goodputs[key] = goodput
+
     def forget(self, namespace: str, job: str) -> None:
         """Remove the metrics of a deleted job."""
-        self._gauges.pop((namespace, job), None)
+        for values in (self._gauges, self._goodputs, self._least_lost):
+            values.pop((namespace, job), None)
         for counter in (self._failures, self._rebuilt):
             counter.remove_by_labels({"namespace": namespace, "cprjob": job})
         self._records.pop((namespace, job), None)
@@ -201,3 +233,10 @@ class Metrics(Collector):
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+def _larger(lost: LostTime, least: LostTime | None) -> LostTime:
+    """Return the larger time of each cause: a counter never falls."""
+    if least is None:
+        return lost
+    return LostTime(**{cause: max(seconds, getattr(least, cause)) for cause, seconds in lost})

@@ -129,7 +129,7 @@ def test_get_has_the_columns_of_the_resource(cprjob: Cprjob, api: httpx.Client) 
         assert re.fullmatch(r"\d+s|\d+m(\d+s)?", age)
         assert words(line).startswith(words(" ".join(cells)))
     wide_only = {column["name"] for column in columns if column["priority"]}
-    assert wide_only == {"Mode", "Speed", "ETA", "Published", "Shards", "Trainers"}
+    assert wide_only == {"Mode", "Speed", "ETA", "Goodput", "Published", "Shards", "Trainers"}
     assert {"1.5 min", "0.001235", "42%"} <= set(row["cells"])
 
 

@@ -276,12 +276,21 @@ def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None
 
 
 def verify_members(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
-    """Check a run after a fault: other pods untouched, the budget kept, no reservation left."""
+    """Check a run after a fault: other pods untouched, the budget kept, no reservation left, the time accounted."""
     replaced, budget = set(replaced), status["budget"]
     after = uids(status)
     assert {member for member in after if after[member] != run.before[member]} == replaced
     assert budget["spent"] <= budget["limit"]
     assert budget["reserved"] == 0
+    verify_time(status)
+
+
+def verify_time(status: dict[str, Any]) -> None:
+    """Check that the parts of the job's time add up to the wall time, to the millisecond."""
+    goodput = status["goodput"]
+    parts = {"productive": goodput["productiveSeconds"], **goodput["lost"]}
+    assert min(parts.values()) >= 0, parts
+    assert sum(round(1000 * seconds) for seconds in parts.values()) == round(1000 * goodput["wallSeconds"]), parts
 
 
 def verify_stopped(run: Run, store: Store, replaced: Iterable[Member]) -> dict[str, Any]:

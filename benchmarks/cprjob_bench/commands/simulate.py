@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,9 @@ def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callab
         for each in ([at_scale(job, shards) for shards in SCALES] if scale else [job])
     ]
     simulated, took = runs * sum(len(part.summaries) for part in parts), clock() - began
-    Result(_document(options, runs, parts), [_table(part, runs) for part in parts]).show(out, as_json=options.json)
+    Result(
+        _document(options, runs, parts), [each for part in parts for each in (_table(part, runs), _times(part))]
+    ).show(out, as_json=options.json)
     err.print(f"{simulated} jobs in {took:.1f} s of one core: {simulated / took:,.0f} jobs per second", highlight=False)
     if options.plot is not None:
         _plot(options.plot, parts, f"{options.file or options.preset or PAPER}: {runs} runs")
@@ -176,6 +178,16 @@ def _table(part: _Part, runs: int) -> Table:
         percents = (_percent(value) for value in (*times, each.save, each.load, each.lost, each.reschedule))
         losses = (f"{value:.4f}" for value in (each.pls.mean, each.pls.p95, each.pls.max))
         shown.add_row(name, *percents, *losses, f"{each.rollbacks:.3f}", f"{each.over_budget:.1%}")
+    return shown
+
+
+def _times(part: _Part) -> Table:
+    """Return the same costs as goodput and its parts, by strategy."""
+    causes = ("productive", "saving", "recovering", "repeated")
+    shown = table("strategy", *causes, title="Goodput: the time from the first step to the last, in %.")
+    for name, each in part.summaries.items():
+        time = (None,) * len(causes) if each.time is None else astuple(each.time)
+        shown.add_row(name, *map(_percent, time))
     return shown
 
 

@@ -65,6 +65,7 @@ class Strategy(Protocol):
 class Outcome:
     """The costs of one job: `lost_s` seconds were trained or pushed again, `spent_s` shard-seconds stay lost.
 
+    `replayed_s` of the former were pushed again.
     `flushing_s` seconds were trained with flushes to parity.
     """
 
@@ -72,6 +73,7 @@ class Outcome:
     recoveries: int = 0
     rollbacks: int = 0
     lost_s: float = 0.0
+    replayed_s: float = 0.0
     spent_s: float = 0.0
     flushing_s: float = 0.0
     finished: bool = True
@@ -149,7 +151,7 @@ class _Training:
     def replay(self) -> None:
         """Recover from a failure by replay: training waits until the lost pushes are repeated."""
         self.out.recoveries += 1
-        self.out.lost_s += self._job.replay * (self.now - self.saved)
+        self._replay(self.now - self.saved)
         self._pending = False
 
     def rebuild(self, shards: int, *, replays: bool) -> bool:
@@ -164,10 +166,15 @@ class _Training:
         out.recoveries += 1
         self._pending = False
         if replays:
-            out.lost_s += job.replay * age
+            self._replay(age)
         else:
             out.spent_s += shards * age
         return True
+
+    def _replay(self, age_s: float) -> None:
+        took_s = self._job.replay * age_s
+        self.out.lost_s += took_s
+        self.out.replayed_s += took_s
 
     def fail(self, shards: int, rng: random.Random, *, rolls_back: bool, enforces_budget: bool) -> None:
         """Recover from a failure by saves: the failed shards lose the training since the last save, or all roll back.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from cpr_operator.policy.equations import pls_of_failure
+from cpr_operator.policy.plan import ExpectedTime
 from cprjob_bench.simulation.engine import Outcome, Strategy, run
 from cprjob_bench.simulation.recovery_strategies import STRATEGIES
 from cprjob_bench.simulation.simulated_job import Failures, Job
@@ -40,7 +41,8 @@ class Summary:
     """The costs of one strategy, over all runs.
 
     `overhead` is a portion of the useful training time, as are its parts `save` (flushes to parity included), `load`,
-    `lost` and `reschedule` (means); None if a run did not finish. `pls` is the portion of lost samples.
+    `lost` and `reschedule` (means); None if a run did not finish. `pls` is the portion of lost samples. `time` is the
+    same time as goodput and its parts (means); None as well.
     """
 
     overhead: Spread | None
@@ -51,6 +53,7 @@ class Summary:
     reschedule: float
     rollbacks: float
     over_budget: float
+    time: ExpectedTime | None
 
 
 def study(job: Job, failures: Failures, runs: int, seed: int, asynchronous: Job | None = None) -> dict[str, Summary]:
@@ -130,7 +133,18 @@ def _summary(job: Job, outcomes: list[Outcome]) -> Summary:
         reschedule=recoveries * reschedule,
         rollbacks=fmean(o.rollbacks for o in outcomes),
         over_budget=fmean(o.spent_s > job.budget_s * (1 + _ROUNDING) for o in outcomes),
+        time=_mean_time(job, outcomes, saves) if all(o.finished for o in outcomes) else None,
     )
+
+
+def _mean_time(job: Job, outcomes: list[Outcome], saves: list[float]) -> ExpectedTime:
+    """Return the mean goodput over jobs, and the mean parts. Pushing again is part of a recovery."""
+    total, recover_s = job.total_s, job.costs.load_s + job.costs.reschedule_s
+    times = [
+        ExpectedTime.of(spent, (o.recoveries * recover_s + o.replayed_s) / total, (o.lost_s - o.replayed_s) / total)
+        for spent, o in zip(saves, outcomes, strict=True)
+    ]
+    return ExpectedTime(*(fmean(parts) for parts in zip(*map(astuple, times), strict=True)))
 
 
 def _spread(values: Iterable[float]) -> Spread:
@@ -140,7 +154,7 @@ def _spread(values: Iterable[float]) -> Spread:
     return Spread(fmean(ordered), ordered[round(0.5 * last)], ordered[round(0.95 * last)], ordered[last])
 
 
-def _summary_as_json(summary: Summary) -> dict[str, float | None]:
+def _summary_as_json(summary: Summary) -> dict[str, Any]:
     overhead, pls = summary.overhead, summary.pls
     return {
         "overhead_mean": overhead.mean if overhead else None,
@@ -153,6 +167,7 @@ def _summary_as_json(summary: Summary) -> dict[str, float | None]:
         "load": summary.load,
         "lost": summary.lost,
         "reschedule": summary.reschedule,
+        "goodput": summary.time and asdict(summary.time),
     }
 
 

@@ -65,6 +65,7 @@ COLUMNS = (
     Column("Mode", "string", ".status.plan.mode", wide=True),
     Column("Speed", "string", ".status.shown.speed", wide=True),
     Column("ETA", "string", ".status.shown.eta", wide=True),
+    Column("Goodput", "string", ".status.shown.goodput", wide=True),
     Column("Published", "date", ".status.published.time", wide=True),
     Column("Shards", "integer", ".spec.shards.replicas", wide=True),
     Column("Trainers", "integer", ".spec.trainers.replicas", wide=True),

@@ -219,3 +219,8 @@ class FailureRecord(Model):
     recovery_seconds: Seconds | None = None
     """Time from the detection of the failure until training resumed; absent until then. In place: time from the end of
     the process until the next one served or trained, as measured in the pod; absent until it is reported."""
+
+    @property
+    def identity(self) -> tuple[Role, int, int, int]:
+        """Return role, index, incarnation and process, which identify the failure."""
+        return self.role, self.index, self.incarnation, self.process

@@ -38,6 +38,7 @@ from cpr_operator.api.base import (
     Word,
 )
 from cpr_operator.api.cost_status import Budget, Counted, Ledger, Overhead, Plan, Policy
+from cpr_operator.api.goodput_status import Goodput, LostTime
 from cpr_operator.api.member_status import (
     Dense,
     FailureRecord,
@@ -262,6 +263,8 @@ class Shown(Model):
     """progress.samplesPerSecond, such as 12300/s."""
     eta: Word = ""
     """progress.etaSeconds, such as 12.5 min."""
+    goodput: Word = ""
+    """goodput.ratio, such as 97.1%."""
 
 
 class Scale(Model):
@@ -369,6 +372,8 @@ class Status(Model):
     """Number of pods replaced so far, for any reason."""
     overhead: Overhead = Overhead()
     """The cost of fault tolerance so far."""
+    goodput: Goodput | None = None
+    """The wall time of the job and its parts: productive time, and the time lost by each cause."""
 
     @property
     def members(self) -> tuple[Shard | Trainer, ...]:

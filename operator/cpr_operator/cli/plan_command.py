@@ -124,6 +124,9 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
         modes.add_row(mode, *_row(_with_mode(inputs, mode)), "chosen" if mode == chosen.mode else "")
     for mode, by_cpr in CPR.items():
         modes.add_row(f"{mode}, open loop", *_row(by_cpr(inputs)), "by CPR's equations")
+    time = chosen.expected_time
+    parts = f"{time.saving:.2%} saving, {time.recovering:.2%} recovering, {time.repeated:.2%} repeated training"
+    out.print(f"Expected goodput from the first step to the last: {time.productive:.2%}; {parts}.", highlight=False)
     out.print("", modes, "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = alternatives.break_even(inputs)
     replays = f"Replay is {'on' if replay.enabled else 'off'}: {replay.reason}."
@@ -194,6 +197,7 @@ def _plan(plan: policy.Plan) -> dict[str, Any]:
         "stored_bits": plan.stored_bits,
         "expected_pls": plan.expected_pls,
         "expected_overhead": plan.expected_overhead,
+        "expected_goodput": asdict(plan.expected_time),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import DynamicTable, FailureRecord, HeldOut, Status, WorkerCount
+from cpr_operator.api.status import DynamicTable, FailureRecord, Goodput, HeldOut, Status, WorkerCount
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.console import plain_table
@@ -77,6 +77,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
             {"name": each.pod, "role": each.role, **each.model_dump(include={"index", "incarnation", "uid"})}
             for each in status.members
         ],
+        "goodput": status.goodput and _times(status.goodput),
         "overhead": {name.replace("_seconds", "_s"): value for name, value in overhead},
         "result": status.result and status.result.key,
     }
@@ -157,19 +158,41 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
         table.add_row("budget", f"{lost}; {budget.rollbacks} rollbacks")
     lost_updates = at_most(status.lost_row_updates, exact=status.lost_row_updates_exact)
     table.add_row("rows", f"{lost_updates} row updates lost")
-    if progress.replayed_samples:
-        table.add_row(
-            "replayed", f"{progress.replayed_samples:,} samples pushed again to replaced shards, and not lost"
-        )
-    if progress.degraded_samples:
-        table.add_row("degraded", f"{progress.degraded_samples:,} samples trained while a shard was down")
-    cost = status.overhead
-    table.add_row(
-        "overhead",
-        f"saves {cost.save_seconds:.1f} s, loads {cost.load_seconds:.1f} s, "
-        f"repeated training {cost.lost_seconds:.1f} s, waiting for new processes {cost.reschedule_seconds:.1f} s",
-    )
+    for name, text in _costs(status):
+        table.add_row(name, text)
     return table
+
+
+def _costs(status: Status) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the samples and the time that failures and saves cost."""
+    progress, cost = status.progress, status.overhead
+    if progress.replayed_samples:
+        yield "replayed", f"{progress.replayed_samples:,} samples pushed again to replaced shards, and not lost"
+    if progress.degraded_samples:
+        yield "degraded", f"{progress.degraded_samples:,} samples trained while a shard was down"
+    if status.goodput is not None:
+        yield "goodput", goodput_text(status.goodput)
+    saves = f"saves {cost.save_seconds:.1f} s, loads {cost.load_seconds:.1f} s"
+    waits = f"waiting for new processes {cost.reschedule_seconds:.1f} s"
+    yield "overhead", f"{saves}, repeated training {cost.lost_seconds:.1f} s, {waits}"
+
+
+def _times(goodput: Goodput) -> dict[str, Any]:
+    wall_s, productive_s = goodput.wall_seconds, goodput.productive_seconds
+    return {"ratio": goodput.ratio, "wall_s": wall_s, "productive_s": productive_s, "lost_s": dict(goodput.lost)}
+
+
+def goodput_text(goodput: Goodput) -> str:
+    """Return the part of the time that was productive, and the lost times, the longest first."""
+    shown = UNKNOWN if goodput.ratio is None else f"{goodput.ratio:.1%}"
+    longest = sorted(goodput.lost, key=lambda part: -part[1])
+    lost = ", ".join(f"{cause_text(cause)} {duration_text(seconds)}" for cause, seconds in longest if seconds)
+    return f"{shown} of {duration_text(goodput.wall_seconds)}" + (f"; {lost}" if lost else "")
+
+
+def cause_text(cause: str) -> str:
+    """Return the cause of lost time, in words."""
+    return cause.replace("_", " ")
 
 
 def _held_out(found: HeldOut) -> str:

@@ -7,7 +7,7 @@ from cpr_operator.cluster.protocol import Priority
 from cpr_operator.reconcile import Outcome
 
 #: Status fields that change all the time.
-VOLATILE = frozenset({"progress", "tables", "history", "shown", "overhead", "policy", "published"})
+VOLATILE = frozenset({"progress", "tables", "history", "shown", "overhead", "policy", "published", "goodput"})
 #: The maximum rate of progress writes for all jobs together: a third of the writes that the API server should take.
 PROGRESS_WRITES_PER_S = 16.0
 #: The rate of passes for all training jobs together, and the maximum seconds between two passes of one job.

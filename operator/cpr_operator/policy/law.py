@@ -103,7 +103,7 @@ def _replaying(mode: Mode, fixed_s: float | None, odds: Odds, replay: float) -> 
     bound: Bound = "fixed" if fixed_s is not None else "replay" if best > shortest else "commit"
     interval = _evenly(max(best, shortest), odds.left_s, shortest) if fixed_s is None else fixed_s
     again = replay * expected_age(min(interval, odds.left_s), odds.commit_s) / odds.mtbf_s
-    cost = _saves(odds, interval) + again
+    cost = cost_of_saves(odds, interval) + again
     return Choice("Full" if mode == "Full" else "Partial", interval, bound, cost, cost)
 
 
@@ -130,12 +130,13 @@ def _evenly(interval_s: float, left_s: float, shortest_s: float) -> float:
 
 
 def _cost(odds: Odds, interval_s: float, affordable_s: float) -> float:
-    """Return the cost of saves and repeated training, as a portion of the training left. The final save is free."""
+    """Return the cost of saves and repeated training, as a portion of the training left."""
     failures = odds.left_s / odds.mtbf_s
     again = rolled_back(failures, min(interval_s, odds.left_s), odds.commit_s, affordable_s)
-    return _saves(odds, interval_s) + again / odds.left_s
+    return cost_of_saves(odds, interval_s) + again / odds.left_s
 
 
-def _saves(odds: Odds, interval_s: float) -> float:
+def cost_of_saves(odds: Odds, interval_s: float) -> float:
+    """Return the cost of saves, as a portion of the training left. The final save is free."""
     cuts = max(math.ceil(odds.left_s / interval_s - _ROUNDING) - 1, 0)
     return cuts * odds.save_s / odds.left_s

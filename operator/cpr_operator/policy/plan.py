@@ -8,7 +8,7 @@ from typing import Literal
 
 from cpr_operator.policy.equations import expected_age, rolled_back
 from cpr_operator.policy.inputs import Bits, Inputs, bits_for
-from cpr_operator.policy.law import TIE, Choice, Odds, choose
+from cpr_operator.policy.law import TIE, Choice, Odds, choose, cost_of_saves
 
 #: A relative change of any input by more than this causes a new plan.
 STEP = 0.25
@@ -22,12 +22,32 @@ _WHY = {
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedTime:
+    """The parts of the time between the first and the last step: productive time, and the time lost by each cause.
+
+    They add up to 1. Waiting until trainers have pushed again is part of a recovery.
+    """
+
+    productive: float
+    saving: float
+    recovering: float
+    repeated: float
+
+    @classmethod
+    def of(cls, saving: float, recovering: float, repeated: float) -> ExpectedTime:
+        """Return the parts for overheads that are portions of the useful training time."""
+        whole = 1 + saving + recovering + repeated
+        return cls(1 / whole, saving / whole, recovering / whole, repeated / whole)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A plan for the rest of the job.
 
     stored_bits: bits per value in saves.
     expected_pls: the expected portion of lost samples.
     expected_overhead: the time for saves, rollbacks and recoveries, as a portion of the useful training time.
+    expected_time: the same as goodput and its parts.
     """
 
     mode: Literal["Partial", "Full"]
@@ -35,6 +55,7 @@ class Plan:
     stored_bits: Bits
     expected_pls: float
     expected_overhead: float
+    expected_time: ExpectedTime
     inputs: Inputs
     reason: str
 
@@ -110,12 +131,18 @@ def plan(inputs: Inputs) -> Plan:
     # Full recovery restores all rows at each failure, partial recovery those of the lost shards.
     share = 1.0 if choice.mode == "Full" else odds.lost / inputs.shards
     restores = inputs.restored + share * odds.left_s / odds.mtbf_s
+    cost = choice.full_cost if choice.mode == "Full" else choice.partial_cost
+    saving = cost_of_saves(odds, choice.interval_s)
+    again = max(cost - saving, 0.0)
     return Plan(
         mode=choice.mode,
         interval_s=choice.interval_s,
         stored_bits=bits_for(restores) if inputs.fixed_bits is None else inputs.fixed_bits,
         expected_pls=0.0 if choice.mode == "Full" or inputs.replays else _expected_pls(inputs, odds, choice),
-        expected_overhead=recoveries + (choice.full_cost if choice.mode == "Full" else choice.partial_cost),
+        expected_overhead=recoveries + cost,
+        expected_time=ExpectedTime.of(saving, recoveries + again, 0.0)
+        if inputs.replays
+        else ExpectedTime.of(saving, recoveries, again),
         inputs=inputs,
         reason=reason(inputs, odds, choice, recoveries, restores),
     )

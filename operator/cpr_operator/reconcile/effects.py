@@ -26,6 +26,7 @@ from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.members import M
 from cpr_operator.reconcile.save_plan import plan_events
 from cpr_operator.reconcile.spares import as_members, is_spare, superfluous
+from cpr_operator.reconcile.time_account import with_goodput
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput, ReconcileState
 from cpr_operator.recovery.account import account_of
 
@@ -43,7 +44,7 @@ def outcome(state: ReconcileState) -> Outcome:
     observed = state.observed
     status = stamped(state.before, state.status)
     status = with_history(state.before, status.evolve(observed_generation=observed.job.spec_generation))
-    status = with_shown(status, observed.job.id.name)
+    status = with_shown(with_goodput(state, status), observed.job.id.name)
     _check_order(state.before, status)
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     stalled = status.phase == "Running" and _is_stalled(observed, status.members)
@@ -126,6 +127,7 @@ def point(status: Status, now: float) -> HistoryPoint:
 def with_shown(status: Status, job_name: str) -> Status:
     """Return the status with its metrics for people, rounded and with units, and the subresource scale."""
     progress, plan, budget = status.progress, status.plan, status.budget
+    ratio = None if status.goodput is None else status.goodput.ratio
     is_running = status.phase == "Running"
     speed, eta_s = (progress.samples_per_second, progress.eta_seconds) if is_running else (None, None)
     shown_progress = f"{progress.percent}%" if progress.total_samples else ""
@@ -139,6 +141,7 @@ def with_shown(status: Status, job_name: str) -> Status:
         auc="" if progress.auc is None else f"{progress.auc:.4f}",
         speed="" if speed is None else f"{speed:.0f}/s",
         eta="" if eta_s is None else duration(eta_s),
+        goodput="" if ratio is None else f"{ratio:.1%}",
     )
     selector = f"{env.LABEL_JOB}={job_name},{env.LABEL_ROLE}={env.ROLE_TRAINER}"
     return status.evolve(shown=shown, scale=Scale(replicas=len(status.trainers), selector=selector))

@@ -83,7 +83,7 @@ def with_trainer(status: Status, entry: Trainer) -> Status:
 def record(state: ReconcileState, member: Member, failure: Failure, action: str) -> ReconcileState:
     """Record the failure of a pod, with an event, once per role, index and incarnation."""
     status, role = state.status, member.role
-    known = {(f.role, f.index, f.incarnation, f.process) for f in status.failures}
+    known = {each.identity for each in status.failures}
     if (role, member.index, member.incarnation, 0) in known:
         return state
     state = _entered(state, _entry(state, member, failure, action))

@@ -177,10 +177,7 @@ def _promote(state: ReconcileState, shard: Shard) -> ReconcileState:
     message = f"{name}, is the spare {pod.name}, which was there already"
     event = Event("Normal", EventReason.SPARE_PROMOTED, message, f"promoted-{pod.name}")
     repaired = (shard.role, shard.index, shard.incarnation - 1, 0)
-    failures = tuple(
-        f.evolve(tier="Spare") if (f.role, f.index, f.incarnation, f.process) == repaired else f
-        for f in status.failures
-    )
+    failures = tuple(f.evolve(tier="Spare") if f.identity == repaired else f for f in status.failures)
     return state.to(status.evolve(failures=failures), event)
 
 

@@ -82,8 +82,8 @@ def _recovery(job: JobId, before: Status, after: Status, now: float) -> Iterator
             yield _replacement(trace, member, was.lost_at, now)
     if after.recovery is not None:
         return
-    pending = {_identity(each) for each in before.failures if each.recovery_seconds is None and not each.process}
-    failures = [each for each in after.failures if _identity(each) in pending]
+    pending = {each.identity for each in before.failures if each.recovery_seconds is None and not each.process}
+    failures = [each for each in after.failures if each.identity in pending]
     attributes: dict[str, Value] = {
         "cprjob.recovery.kind": under_way.kind,
         "cprjob.recovery.reason": under_way.reason,
@@ -106,11 +106,11 @@ def _replacement(trace: str, member: Member, lost_at: float, now: float) -> Span
 
 def _restarts(job: JobId, before: Status, after: Status) -> Iterator[Span]:
     """Yield a span for each process that restarted in its pod, once the pod has reported how long that took."""
-    reported = {_identity(each) for each in before.failures if each.recovery_seconds is not None}
+    reported = {each.identity for each in before.failures if each.recovery_seconds is not None}
     for each in after.failures:
-        if each.tier != IN_PLACE or each.recovery_seconds is None or _identity(each) in reported:
+        if each.tier != IN_PLACE or each.recovery_seconds is None or each.identity in reported:
             continue
-        key = "-".join(map(str, _identity(each)))
+        key = "-".join(map(str, each.identity))
         # The operator detects it afterwards; the duration is the pod's own.
         yield Span(RESTART, f"{job.uid}/{key}", key, each.time - each.recovery_seconds, each.time, "", _process(each))
 
@@ -123,10 +123,6 @@ def _process(of: Member | FailureRecord) -> dict[str, Value]:
         "k8s.pod.name": of.pod,
         "k8s.node.name": of.node,
     }
-
-
-def _identity(failure: FailureRecord) -> tuple[str, int, int, int]:
-    return failure.role, failure.index, failure.incarnation, failure.process
 
 
 def _save(job: JobId, before: Status, after: Status, now: float, commit_s: float | None) -> Iterator[Span]:

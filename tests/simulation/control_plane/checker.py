@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from cpr_operator.api.status import Status
+from cpr_operator.goodput import parts_ms
 from cpr_operator.recovery.account import account_of
 from simulation.control_plane.failpoints import Storm, StormSimulation
 from simulation.control_plane.processes import CELLS, Cells, steps_in_all
@@ -19,6 +20,7 @@ def run_storm(storm: Storm) -> RunResult:
     result = asyncio.run(StormSimulation(storm).run())
     assert result.status.phase == "Succeeded"
     check_reservations(result)
+    check_time(result)
     account = account_of(result.status).ledger
     assert account.left >= 0
     assert missing_portion(result) <= Fraction(account.spent, account.total * len(account.lost))
@@ -50,6 +52,19 @@ def check_reservations(result: RunResult) -> None:
         account = account_of(after)
         if numbers[0] != numbers[1] and account.ledger.total:
             assert account.charged <= max(account.ledger.limit, account.ledger.carried)
+
+
+def check_time(result: RunResult) -> None:
+    """Every written status has the whole time of the job, of which no part shrinks: see `Simulation`, too."""
+    accounts = [Status.model_validate(document).goodput for document in result.cluster.statuses]
+    known = [each for each in accounts if each is not None]
+    assert len(known) == len(accounts), "a status has no account of the time"
+    for before, after in pairwise(known):
+        assert all(parts_ms(after)[name] >= value for name, value in parts_ms(before).items())
+    for each in known:
+        passed_ms = round(1000 * (each.updated - known[0].updated))
+        assert sum(parts_ms(each).values()) == round(1000 * each.wall_seconds) == passed_ms
+    assert known[-1].activity is None, "the job has ended, and its time goes on"
 
 
 def may_end_suspended(storm: Storm) -> bool:

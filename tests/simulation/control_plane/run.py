@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.api.goodput_status import Goodput
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller.controller import Controller
 from cpr_operator.controller.job_reader import job_of, parse_report
 from cpr_operator.controller.quota import QuotaRelease
 from cpr_operator.desired.workload import QUEUE_LABEL
+from cpr_operator.goodput import parts_ms
 from cpr_operator.reconcile import ReconcileInput, Timing
 from cpr_operator.reconcile.kueue import holds_quota, spares_in, uses_quota
 from cpr_operator.recovery.account import account_of
@@ -62,6 +64,7 @@ class Simulation:
         self._steps = list(scenario.steps)
         self._end = self.cluster.now + scenario.deadline_s
         self.uids: dict[tuple[str, str], str] = {}
+        self._accounts: dict[str, list[Goodput]] = {}  # by uid of the job: the first and the last
 
     @property
     def unfinished(self) -> bool:
@@ -199,8 +202,22 @@ class Simulation:
                     assert self.uids.setdefault((self.job_uid(), name), member.uid) == member.uid, (
                         f"{name} was replaced"
                     )
+        self._check_time()
         self._check_fencing()
         self._check_quota()
+
+    def _check_time(self) -> None:
+        """The parts of the job's time add up to the wall time in every status, and none is negative or shrinks."""
+        now = self.status().goodput
+        if now is None:
+            return
+        first, before = self._accounts.setdefault(self.job_uid(), [now, now])
+        parts = parts_ms(now)
+        assert sum(parts.values()) == round(1000 * now.wall_seconds), f"{parts} are not {now.wall_seconds} s"
+        assert round(1000 * now.wall_seconds) == round(1000 * (now.updated - first.updated)), "time was left out"
+        for name, value in parts_ms(before).items():
+            assert parts[name] >= value >= 0, f"{name} fell from {value} to {parts[name]} ms"
+        self._accounts[self.job_uid()][1] = now
 
     def _check_quota(self) -> None:
         """No pod of a job in a queue is there without quota."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,17 @@ def test_overhead_is_that_of_the_papers_emulation(strategy: str, low: float, hig
     found = paper()[strategy]
     assert low <= overhead(found) <= high
     assert overhead(found) == pytest.approx(found.save + found.load + found.lost + found.reschedule)
+
+
+def test_goodput_has_the_same_time_and_pushing_again_is_part_of_a_recovery() -> None:
+    for name in ("full", "replay", "replay_parity"):
+        found, time = paper()[name], paper()[name].time
+        assert time is not None
+        assert sum(astuple(time)) == pytest.approx(1)
+        # The mean of 1 / (1 + overhead) is at least that of the mean overhead.
+        assert 1 / (1 + overhead(found)) <= time.productive < 1
+        assert (time.repeated > 0) is (name == "full")
+        assert time.recovering > (found.load + found.reschedule) * time.productive or name == "full"
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,11 @@ def test_plan_of_mlperfs_model_has_its_memory() -> None:
 
 def test_json_has_the_plan_both_modes_and_changes(tmp_path: Path) -> None:
     found = plan(write(tmp_path / "job.yaml"))
-    chosen = found["modes"][found["mode"]]
-    assert chosen == {
-        key: found[key] for key in ("mode", "interval_s", "stored_bits", "expected_pls", "expected_overhead")
-    }
+    chosen, overhead = found["modes"][found["mode"]], found["expected_overhead"]
+    keys = ("mode", "interval_s", "stored_bits", "expected_pls", "expected_overhead", "expected_goodput")
+    assert chosen == {key: found[key] for key in keys}
+    assert found["expected_goodput"]["productive"] == pytest.approx(1 / (1 + overhead))
+    assert sum(found["expected_goodput"].values()) == pytest.approx(1)
     assert set(found["modes"]) == {"Partial", "Full"}
     assert found["modes"]["Full"]["expected_pls"] == 0
     assert found["modes"]["Partial"]["expected_overhead"] <= found["modes"]["Full"]["expected_overhead"]

@@ -18,8 +18,10 @@ from cpr_operator.api.status import (
     Budget,
     DynamicTable,
     FailureRecord,
+    Goodput,
     GroupScores,
     HeldOut,
+    LostTime,
     Overhead,
     PinnedData,
     Plan,
@@ -66,6 +68,9 @@ STATUS = Status(
     leader=0,
     failures=(FAILURE,),
     overhead=Overhead(save_seconds=1, load_seconds=2, lost_seconds=3, reschedule_seconds=4),
+    goodput=Goodput(
+        ratio=0.9, wall_seconds=100, productive_seconds=90, lost=LostTime(starting=2.5, recovering=7.5), updated=6.0
+    ),
     result=ANCHOR,
     best=BestModel(anchor=ANCHOR, value=0.75, since=2),
     runtime=Runtime(
@@ -111,6 +116,13 @@ def test_report_has_exactly_the_documented_fields() -> None:
         "budget": {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0},
         "failures": found["failures"],
         "pods": found["pods"],
+        "goodput": {
+            "ratio": 0.9, "wall_s": 100, "productive_s": 90,
+            "lost_s": {
+                "queued": 0, "starting": 2.5, "saving": 0, "recovering": 7.5, "repeated": 0, "suspended": 0,
+                "waiting_for_data": 0, "finishing": 0,
+            },
+        },
         "overhead": {"save_s": 1, "load_s": 2, "lost_s": 3, "reschedule_s": 4},
         "workers": {"count": 2, "reason": "measured for the first batch"},
         "replayed_samples": 0, "protected_samples": None,
@@ -145,6 +157,7 @@ def test_summary_has_failures_costs_and_the_model() -> None:
     for words in ("job: Succeeded", "500 samples/s", "AUC 0.7500", "1.000% of all samples lost, 10.000% allowed"):
         assert words in text
     assert "at most 1,500 row updates lost" in text
+    assert "90.0% of 100.0 s; recovering 7.5 s, starting 2.5 s" in text
     assert "2 in each trainer: measured for the first batch" in text
     assert "at most 1,470" in text
     assert [line.split() for line in text.splitlines() if line.startswith("user ")] == [

@@ -16,7 +16,9 @@ from cpr_operator.api.status import (
     Condition,
     DynamicTable,
     FailureRecord,
+    Goodput,
     HeldOut,
+    LostTime,
     Overhead,
     PinnedData,
     Plan,
@@ -102,6 +104,33 @@ def test_parity_metrics_show_protected_samples_and_rebuilt_shards() -> None:
     assert value(metrics, "cprjob_protected_samples", "n", "j") is None
 
 
+def test_lost_time_of_a_job_that_waits_grows_between_statuses_and_never_falls() -> None:
+    now = [100.0]
+    metrics = Metrics(clock=lambda: now[0])
+
+    def shown() -> list[float | None]:
+        causes = ("recovering", "saving")
+        lost = [value(metrics, "cprjob_lost_seconds_total", "n", "j", cause) for cause in causes]
+        return [value(metrics, "cprjob_goodput_ratio", "n", "j"), *lost]
+
+    first = Goodput(
+        ratio=0.8, wall_seconds=10, productive_seconds=8, lost=LostTime(saving=2), updated=100, activity="Recovering"
+    )
+    metrics.observe_status("n", "j", status().evolve(goodput=first))
+    assert shown() == [0.8, 0, 2]
+    now[0] = 106.0
+    assert shown() == [0.5, 6, 2]
+    # The leader reports that it trained for most of that time.
+    later = first.evolve(
+        wall_seconds=16, productive_seconds=13, lost=LostTime(saving=2, recovering=1), updated=106, activity="Training"
+    )
+    metrics.observe_status("n", "j", status().evolve(goodput=later.evolve(ratio=0.8125)))
+    assert shown() == [0.8125, 6, 2]
+    assert value(metrics, "cprjob_productive_seconds_total", "n", "j") == 13
+    metrics.observe_status("n", "j", status().evolve(goodput=Goodput(updated=107)))
+    assert shown() == [None, 0, 0]
+
+
 def test_a_job_is_in_one_phase() -> None:
     metrics = Metrics()
     for phase in ("Pending", "Running", "Running", "Succeeded"):
@@ -134,6 +163,7 @@ def test_deleted_job_leaves_no_metrics() -> None:
     for job in ("existing", "deleted"):
         metrics.observe_status("n", job, status())
         metrics.observe_status("n", job, status(failure(0)))
+        metrics.observe_status("n", job, status().evolve(goodput=Goodput(updated=1)))
     metrics.forget("n", "deleted")
     metrics.forget("n", "never seen")
     assert value(metrics, "cprjob_failures_total", "n", "existing", "shard", "Killed") == 1

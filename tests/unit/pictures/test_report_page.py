@@ -55,6 +55,17 @@ def test_charts_draw_their_values() -> None:
     assert values("replicas", "shards")[-1] == (60_000, 2)
 
 
+def test_time_chart_has_all_parts_and_the_failures_on_the_time_to_recover() -> None:
+    *parts, marks = chart("time").data
+    shown = {each["name"]: each["x"][0] for each in parts if each["showlegend"]}
+    assert shown == {"productive": 75, "starting": 5, "recovering": 12, "repeated": 8}
+    assert sum(each["x"][0] for each in parts) == 100
+    assert marks["x"] == [80, 85, 90, 92]  # four of 5 s each begin within the 12 s; the fifth is not over
+    assert marks["text"][0] == "shard/1 Killed: 5.0 s"
+    (table,) = (each for each in tables(REPORT) if each.id == "table-time")
+    assert table.rows[0] == ("productive", "75.000 s", "75.00%")
+
+
 def test_charts_mark_failures() -> None:
     assert [each["x0"] for each in chart("auc").layout["shapes"]] == [10_000, 20_000, 30_000, 40_000]
 

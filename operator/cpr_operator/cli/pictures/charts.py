@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import accumulate
 from typing import Any, get_args
 
 from cpr_operator.api.progress_status import HistoryPoint
@@ -55,6 +56,7 @@ def charts(report: JobReport) -> tuple[Chart, ...]:
         _ledger(report),
         _unsaved(report),
         _interval(report),
+        _times(report),
         _failures(report),
         _members(report),
         Chart("replicas", "Size", "The number of members.", members, size),
@@ -116,6 +118,42 @@ def _interval(report: JobReport) -> Chart:
     data = [_line(report, mode, of(mode), step=True) for mode in ("Partial", "Full")]
     layout = _over_samples(report, "s between cuts", rangemode="tozero")
     return Chart("interval", "Plan", "The planned interval between cuts, and the mode of recovery.", data, layout)
+
+
+def _times(report: JobReport) -> Chart:
+    """Return one bar of all time by its parts. The failures lie on the time to recover, one after the other."""
+    times = report.times()
+    data: list[Trace] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": ["time"],
+            "x": [seconds],
+            "showlegend": seconds > 0,
+            "hovertemplate": f"{name}: %{{x:.3f}} s<extra></extra>",
+        }
+        for name, seconds in times.items()
+    ]
+    data.append(_failure_marks(report, times))
+    layout = _layout("s", "", type="category")
+    layout["barmode"] = "stack"
+    note = "All time of the job by its parts, which add up to the wall time."
+    return Chart("time", "Where the time went", note, data, layout)
+
+
+def _failure_marks(report: JobReport, times: Mapping[str, float]) -> Trace:
+    """Return a mark for each failure, where its recovery begins if the newest ones are put one after the other."""
+    causes = list(times)
+    begin = sum(times[each] for each in causes[: causes.index("recovering")]) if causes else 0.0
+    end = begin + times.get("recovering", 0.0)
+    found = [each for each in report.status.failures if each.recovery_seconds is not None] if causes else []
+    lasted = [each.recovery_seconds or 0.0 for each in found]
+    x = [min(begin + before, end) for before in accumulate(lasted[:-1], initial=0.0)] if found else []
+    texts = [f"{each.role}/{each.index} {each.kind}: {s:.1f} s" for each, s in zip(found, lasted, strict=True)]
+    marks = {"symbol": "line-ns-open", "size": 24}
+    trace = {**_trace("failures", x, ["time"] * len(x)), "mode": "markers", "marker": marks, "text": texts}
+    return {**trace, "hovertemplate": "%{text}<extra></extra>"}
 
 
 def _failures(report: JobReport) -> Chart:

@@ -13,6 +13,7 @@ from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.report import (
     UNKNOWN,
     at_most,
+    cause_text,
     clock,
     duration_text,
     overall_speed,
@@ -20,6 +21,7 @@ from cpr_operator.cli.report import (
     workers_of,
 )
 from cpr_operator.cluster.local.object_files import EventLine
+from cpr_operator.goodput import projected
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.effects import point
 
@@ -62,6 +64,14 @@ class JobReport:
     def samples_at(self, time: float) -> int:
         """Return the samples that were trained by then, according to the history."""
         return next((each.samples for each in reversed(self.points) if each.time <= time), 0)
+
+    def times(self) -> dict[str, float]:
+        """Return the seconds of productive time and of each cause of lost time; none before the job is accounted."""
+        goodput = self.status.goodput
+        if goodput is None:
+            return {}
+        known = projected(goodput, self.now)
+        return {"productive": known.productive_seconds} | {cause_text(cause): value for cause, value in known.lost}
 
     def spans(self) -> Iterator[Span]:
         """Yield the periods of each member, member by member."""
@@ -135,6 +145,7 @@ def facts(report: JobReport) -> tuple[tuple[str, str], ...]:
     return (
         ("trained", trained(status)),
         ("speed", UNKNOWN if speed is None else f"{speed:,.0f} samples/s"),
+        ("goodput", status.shown.goodput or UNKNOWN),
         ("AUC", _number(progress.auc)),
         ("log loss", _number(progress.logloss)),
         *((name, _number(value)) for name, value in sorted(progress.metrics.items())),
@@ -171,6 +182,7 @@ def tables(report: JobReport) -> tuple[Table, ...]:
         _failures(report),
         _groups(report),
         _plan(report),
+        _times(report),
         _overhead(report),
         _conditions(report),
         _members(report),
@@ -223,6 +235,13 @@ def _plan(report: JobReport) -> Table:
         *((name, f"{value:.6g}") for name, value in sorted(plan.inputs.items())),
     )
     return Table("table-plan", "Plan", ("", "now"), rows)
+
+
+def _times(report: JobReport) -> Table:
+    times = report.times()
+    wall_s = sum(times.values())
+    rows = tuple((name, f"{value:.3f} s", f"{value / wall_s:.2%}") for name, value in times.items() if value)
+    return Table("table-time", "Time", ("", "so far", "part"), rows, "No time is accounted yet.")
 
 
 def _overhead(report: JobReport) -> Table:
