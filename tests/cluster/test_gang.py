@@ -1,4 +1,4 @@
-"""Two jobs with room for one and a half: all pods of one are placed, and none of the other."""
+"""Two jobs, and capacity for one and a half: all pods of one are placed, and none of the other."""
 
 import json
 
@@ -16,7 +16,7 @@ def millicores(quantity: str) -> int:
     return int(quantity[:-1]) if quantity.endswith("m") else 1000 * int(quantity)
 
 
-def room(cluster: Cluster) -> int:
+def capacity(cluster: Cluster) -> int:
     """Return the millicores that pods may still request on the smallest node: no pod of another test runs now."""
     free = []
     for node in cluster.kubectl.get("nodes")["items"]:
@@ -43,7 +43,7 @@ def test_one_job_has_all_its_pods_and_the_other_none(cluster: Cluster, space: Sp
     template = pod_template(node)
     # Four pods of one size fit on the node, and a job has three.
     (main,) = template["spec"]["containers"]
-    main["resources"] = {"requests": {"cpu": f"{room(cluster) // 4}m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
+    main["resources"] = {"requests": {"cpu": f"{capacity(cluster) // 4}m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
     parts = {
         "data": ENDLESS,
         "trainers__replicas": TRAINERS,
@@ -78,5 +78,5 @@ def test_one_job_has_all_its_pods_and_the_other_none(cluster: Cluster, space: Sp
     first.recover_from("the deletion", lambda: space.delete_pod(victim.name, force=True))
     assert first.pod("shard", 1).uid != victim.uid
     first.delete()
-    second.wait("trains once there is room", lambda status: status.get("phase") == "Running", within_s=180)
+    second.wait("trains once there is capacity", lambda status: status.get("phase") == "Running", within_s=180)
     second.delete()

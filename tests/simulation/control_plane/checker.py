@@ -55,7 +55,7 @@ def check_reservations(result: RunResult) -> None:
 
 
 def check_time(result: RunResult) -> None:
-    """Every written status has the whole time of the job, of which no part shrinks: see `Simulation`, too."""
+    """Every written status has the whole time of the job, and no part shrinks: see `Simulation`, too."""
     accounts = [Status.model_validate(document).goodput for document in result.cluster.statuses]
     known = [each for each in accounts if each is not None]
     assert len(known) == len(accounts), "a status has no account of the time"

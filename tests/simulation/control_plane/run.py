@@ -209,12 +209,13 @@ class Simulation:
     def _check_time(self) -> None:
         """The parts of the job's time add up to the wall time in every status, and none is negative or shrinks."""
         now = self.status().goodput
-        if now is None:
+        if now is None or not self.job_uid():  # the job is deleted
             return
         first, before = self._accounts.setdefault(self.job_uid(), [now, now])
         parts = parts_ms(now)
         assert sum(parts.values()) == round(1000 * now.wall_seconds), f"{parts} are not {now.wall_seconds} s"
-        assert round(1000 * now.wall_seconds) == round(1000 * (now.updated - first.updated)), "time was left out"
+        passed_s = now.updated - first.updated
+        assert round(1000 * (now.wall_seconds - first.wall_seconds)) == round(1000 * passed_s), "time was left out"
         for name, value in parts_ms(before).items():
             assert parts[name] >= value >= 0, f"{name} fell from {value} to {parts[name]} ms"
         self._accounts[self.job_uid()][1] = now
