@@ -43,7 +43,10 @@ def test_one_job_has_all_its_pods_and_the_other_none(cluster: Cluster, space: Sp
     template = pod_template(node)
     # Four pods of one size fit on the node, and a job has three.
     (main,) = template["spec"]["containers"]
-    main["resources"] = {"requests": {"cpu": f"{capacity(cluster) // 4}m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
+    main["resources"] = {
+        "requests": {"cpu": f"{capacity(cluster) // 4}m", "memory": "64Mi"},
+        "limits": {"memory": "1Gi"},
+    }
     parts = {
         "data": ENDLESS,
         "trainers__replicas": TRAINERS,
