@@ -125,6 +125,7 @@ class ElectedOperator:
             sources=self._configuration.sources,
             restriction=self._configuration.restriction,
             kueue=self._configuration.kueue,
+            records=True,
         )
         queue = ReconcileQueue(measured(controller.run_pass, self._metrics), random.Random())
         releases = ReconcileQueue(QuotaRelease(cluster, time.time).run_pass, random.Random())

@@ -15,7 +15,19 @@ from typing import Any
 
 import pytest
 
-from cpr_contract import CONTRACT_VERSION, env, manifests, model, pinned_data, published, reports, roster, spec
+from cpr_contract import (
+    CONTRACT_VERSION,
+    env,
+    history,
+    manifests,
+    model,
+    pinned_data,
+    published,
+    records,
+    reports,
+    roster,
+    spec,
+)
 from cpr_contract.choices import DenseSync, SparseUpdates
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.model import CrossSpec, DynamicSpec, OptimizerSpec, SparseOptimizerSpec
@@ -30,6 +42,7 @@ DOCUMENTS: dict[str, Any] = {
     "data_pin": pinned_data.DataPin,
     "deleted": reports.Deleted,
     "dense_manifest": manifests.DenseManifest,
+    "job_record": records.JobRecord,
     "job_spec": spec.JobSpec,
     "origin": manifests.RestoreRecord,
     "problem": reports.Problem,
@@ -69,6 +82,8 @@ def names() -> dict[str, Any]:
             manifests.workers_key(UID),
             pinned_data.vocabulary_key(UID),
             pinned_data.vocabulary_key(UID, "5e" * 32),
+            history.output_key(history.ProcessId(UID, "shard", 3, 5, 2)),
+            records.record_key(records.JobRecord(UID, 1764440000.0, "{}", ())),
         ],
     }
 
@@ -223,7 +238,7 @@ def test_shards_merge_pushes_of_several_trainers_in_lockstep(
 def test_documents_have_an_example_with_every_field() -> None:
     kinds = {
         kind
-        for module in (manifests, model, pinned_data, published, reports, roster, spec)
+        for module in (manifests, model, pinned_data, published, records, reports, roster, spec)
         for kind in vars(module).values()
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__
     }

@@ -109,8 +109,8 @@ class Process:
 
     @property
     def child(self) -> int:
-        """The pid of the only process that it has forked."""
-        return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text("ascii"))
+        """The pid of the process that works: the last one that it has forked. Earlier ones store output."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text("ascii").split()[-1])
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""

@@ -11,7 +11,8 @@ import pytest
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.requests import Action, Listing, Pruning, Request, Verification
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.inventory import AmbiguousError, answer, run
+from cpr_trainer.errors import AmbiguousError
+from cpr_trainer.inventory import answer, run
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import open_store
 from support.job_saves import JobBench

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+#: The role of a member of a job.
+MemberRole = Literal["shard", "trainer"]
 #: The format of the dense network in an export.
 ExportFormat = Literal["safetensors", "torch-export", "onnx"]
 #: The treatment of another model's parts (`spec.restoreFrom`): of parts that only this model has, of parts that only

@@ -1,5 +1,7 @@
 """Names that a pod and the operator share: environment, mounted files, ports, labels, annotations."""
 
+from typing import Final
+
 # Environment of a trainer or shard process.
 SPEC = "CPR_SPEC"  # the `JobSpec` as JSON, if it is short
 SPEC_FILE = "CPR_SPEC_FILE"  # instead of SPEC, if it is long: a file with the packed `JobSpec` (`codec.pack`)
@@ -18,6 +20,7 @@ DATA_CA_FILE = "CPR_DATA_CA_FILE"
 TRACKERS = "CPR_TRACKERS"  # trackers for the leader's metrics; set by pod templates, never by the operator
 SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
 KEEPER = "CPR_KEEPER"  # not empty: a supervisor restarts a process that died in the pod, with its memory
+HISTORY_FILE = "CPR_HISTORY_FILE"  # the job's record (`history.JobRecord`, packed), which this pod stores; empty: none
 MEMORY_DIR = "CPR_MEMORY_DIR"  # a folder in memory that outlives the container, if the cluster restarts containers
 KEPT_FILE = "CPR_KEPT_FILE"  # set by a trainer's supervisor that cannot fork: the descriptor of the resume file
 TERMINATION_FILE = "CPR_TERMINATION_FILE"  # the file for the `Problem` that ends the process
@@ -27,6 +30,8 @@ ROSTER_DIR = "/etc/cprjob/roster"
 ROSTER_NAME = "roster.json"
 SPEC_DIR = "/etc/cprjob/spec"
 SPEC_NAME = "job"
+HISTORY_DIR = "/etc/cprjob/history"
+HISTORY_NAME = "record"
 KEY_DIR = "/etc/cprjob/key"
 KEY_NAME = "key"
 CREDENTIALS_MOUNT = "/etc/cprjob/credentials"
@@ -52,11 +57,13 @@ LABEL_INDEX = "cprjob.io/index"
 LABEL_INCARNATION = "cprjob.io/incarnation"
 ANNOTATION_ROSTER = "cprjob.io/roster"
 ANNOTATION_SPEC = "cprjob.io/job-spec"
+ANNOTATION_HISTORY = "cprjob.io/history"
 ANNOTATION_ROSTER_VERSION = "cprjob.io/roster-version"
 
-ROLE_SHARD = "shard"
-ROLE_TRAINER = "trainer"
+ROLE_SHARD: Final = "shard"
+ROLE_TRAINER: Final = "trainer"
 ROLE_SPARE = "spare"  # a standby pod: it has neither index nor incarnation
 ROLE_CLEANUP = "cleanup"  # deletes the saves of a job that is being deleted
 ROLE_PUBLISHER = "publisher"  # publishes models while the job trains; no member
+ROLE_RECORDER = "recorder"  # stores the record of a job that has ended
 MAIN_CONTAINER = "main"

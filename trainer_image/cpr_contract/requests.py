@@ -12,6 +12,7 @@ from typing import Literal
 
 from cpr_contract.choices import Bits, Dense, ExportFormat, Missing, Strategy
 from cpr_contract.model import ModelSpec
+from cpr_contract.records import JobRecord
 from cpr_contract.reports import Groups, GroupScores
 from cpr_contract.spec import StoreSpec
 
@@ -349,3 +350,21 @@ class Pruning:
     objects: int
     size_bytes: int
     deleted: bool
+
+
+# --- cprjob report and ui of a store: a `HistoryRequest`; the response is one `History` ---
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRequest:
+    """A request for the newest record of `job_uid`, or of every job in the store if it is None."""
+
+    store: StoreSpec
+    job_uid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The records of jobs, by uid."""
+
+    records: tuple[JobRecord, ...]

@@ -40,3 +40,9 @@ class DivergedError(TrainerError):
     """Training diverged: further saves would be useless."""
 
     reason = "Diverged"
+
+
+class AmbiguousError(TrainerError):
+    """A store has several jobs or lineages, and the request names none."""
+
+    reason = "Ambiguous"

@@ -11,21 +11,17 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO, assert_never
 
 from cpr_contract.codec import to_json
+from cpr_contract.history import history_prefix
 from cpr_contract.reports import Deleted
 from cpr_contract.requests import Listing, Pruning, Request, Verification
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, on_lineage
 from cpr_trainer.checkpoint.restore_points import Inventory, points_of, read_inventory, verify
-from cpr_trainer.errors import TrainerError
+from cpr_trainer.errors import AmbiguousError
+from cpr_trainer.history.records import run_recorder
 from cpr_trainer.runtime import read_job, read_request, store_access
 from cpr_trainer.store import Entry, Store, open_store
 
 _LOG = logging.getLogger(__name__)
-
-
-class AmbiguousError(TrainerError):
-    """The saves to prune are ambiguous."""
-
-    reason = "Ambiguous"
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
@@ -35,11 +31,18 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     print(to_json(answer(request, store, time.time())), file=sink, flush=True)
 
 
-def clean_up(environ: Mapping[str, str], retained: Iterable[str]) -> Deleted:
-    """Delete a job's objects except those that the anchors `retained` (keys) need. Raises StoreError."""
+def clean_up(environ: Mapping[str, str], retained: Iterable[str], *, keep_history: bool = False) -> Deleted:
+    """Delete a job's objects except those that the anchors `retained` (keys) need. Raises StoreError.
+
+    With `keep_history` its history stays, too, with the last record, which this pod has.
+    """
     job = read_job(environ)
+    if keep_history:
+        run_recorder(environ)
     store = open_store(job.snapshots.store, *store_access(environ))
     to_delete, unreadable = everything(store, job.job_uid, retained)
+    if keep_history:
+        to_delete = tuple(entry for entry in to_delete if not entry.key.startswith(history_prefix(job.job_uid)))
     delete_saves(store, [entry.key for entry in to_delete])
     deleted = Deleted(len(to_delete), sum(entry.size_bytes for entry in to_delete), unreadable)
     _LOG.info("%s", deleted)

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import get_args
 
 from cpr_contract.choices import ExportFormat
-from cpr_contract.env import ROLE_CLEANUP, ROLE_PUBLISHER, ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.env import ROLE_CLEANUP, ROLE_PUBLISHER, ROLE_RECORDER, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode, Problem
 from cpr_contract.requests import ExportRequest
 from cpr_trainer.errors import TrainerError
@@ -26,14 +26,18 @@ from cpr_trainer.runtime.environment import termination_file
 
 _LOG = logging.getLogger("cpr_trainer")
 
-#: Roles that read a request from stdin and answer on stdout, by module; the first three need torch.
+#: Roles that read a request from stdin and answer on stdout, by module.
 _ANSWERING = {
     "calibrate": "cpr_trainer.calibration",
     "evaluate": "cpr_trainer.evaluate",
+    "history": "cpr_trainer.history.records",
     "import": "cpr_trainer.importing.main",
     "inspect": "cpr_trainer.data.inspection",
     "inventory": "cpr_trainer.inventory",
+    "outputs": "cpr_trainer.history.outputs",
 }
+#: Those of them that do without torch.
+_WITHOUT_TORCH = frozenset({"history", "inspect", "inventory", "outputs"})
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -51,7 +55,11 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     roles.add_parser("import", help="write an anchor: reads an ImportRequest, writes an Imported")
     roles.add_parser("inspect", help="inspect data: reads an InspectionRequest, writes an Inspection")
     roles.add_parser("inventory", help="list, verify or prune saves: reads a Request, writes the answer")
+    roles.add_parser("history", help="read records of jobs: reads a HistoryRequest, writes a History")
+    roles.add_parser(ROLE_RECORDER, help="store the record of a job that has ended")
+    roles.add_parser("outputs", help="read last outputs of processes: reads an OutputRequest, writes Outputs")
     cleaning = roles.add_parser(ROLE_CLEANUP, help="delete all saves of a job")
+    cleaning.add_argument("--keep-history", action="store_true", help="keep the job's history")
     cleaning.add_argument("--spare", action="append", default=[], help="the key of an anchor that stays")
     exporting = roles.add_parser("export", help="write the model of an anchor as files")
     exporting.add_argument("--anchor", required=True, help="the key of the anchor's manifest")
@@ -101,8 +109,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cpr_trainer.shard.supervisor import run as serve
 
             return serve(Environment.read(environ))
-        case "calibrate" | "evaluate" | "import" | "inspect" | "inventory" as role:
-            with _loading() if role in {"inspect", "inventory"} else loading_torch(environ):
+        case role if role in _ANSWERING:
+            with _loading() if role in _WITHOUT_TORCH else loading_torch(environ):
                 answer = import_module(_ANSWERING[role]).run
 
             answer(environ, sys.stdin, sys.stdout)
@@ -111,11 +119,20 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cpr_trainer.publish.main import run as publish
 
             publish(environ, once=options.once)
+        case "recorder":
+            with _loading():
+                from cpr_trainer.history.records import run_recorder
+
+            run_recorder(environ)
         case "cleanup":
             with _loading():
                 from cpr_trainer.inventory import clean_up
 
-            return end_with(termination_file(environ), clean_up(environ, options.spare), ExitCode.OK)
+            return end_with(
+                termination_file(environ),
+                clean_up(environ, options.spare, keep_history=options.keep_history),
+                ExitCode.OK,
+            )
         case _:
             with loading_torch(environ):
                 from cpr_trainer.export.main import run as export

@@ -92,6 +92,9 @@ class Snapshots(SpecModel):
     delete_with_job: bool = False
     """True: the job's saves are deleted with the job, except anchors that other jobs restore from (restoreFrom). False:
     they stay in the store."""
+    keep_history: bool = False
+    """With deleteWithJob: True keeps the job's history in the store, its record and the last outputs of its processes,
+    which `cprjob report` and `cprjob logs` read. False: it is deleted, too."""
     dense_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """Seconds between two saves of the dense network, which is small."""
     restore_from: Annotated[str, Field(min_length=1, max_length=1024)] | None = None

@@ -6,20 +6,33 @@ Each command imports its own code when it runs, so that `cprjob --help` and comp
 from __future__ import annotations
 
 import os
+import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_operator.cli.command_errors import DocumentError, OptionError
-from cpr_operator.cli.command_options import ClusterOptions, Source, Workdir, on_cluster
+from cpr_operator.cli.command_options import ClusterOptions, Endpoint, Source, Workdir, on_cluster
 from cpr_operator.cli.console import err, interruptible, out, reported_errors
 from cpr_operator.cli.groups import bench_commands, data, snapshots
 from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kill_options import EXAMPLES, parse_kill
 from cpr_operator.cli.models import models
+
+if TYPE_CHECKING:
+    from cpr_operator.api.status import Status
+
+StoredSource = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[cpr/NAME|FILE|URI]",
+        help="A job on the cluster, a file with one and its status (YAML), or a store: s3://bucket/prefix.",
+    ),
+]
+StoredUid = Annotated[str | None, typer.Option("--job", metavar="UID", help="The job, if a store has several.")]
 
 app = typer.Typer(
     name="cprjob",
@@ -144,10 +157,12 @@ def plan(
 
 @app.command()
 @on_cluster
-def report(
-    source: Source = None,
+def report(  # noqa: PLR0913 -- one parameter per option
+    source: StoredSource = None,
     *,
     workdir: Workdir = None,
+    endpoint: Endpoint = None,
+    uid: StoredUid = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with charts to this file instead.", dir_okay=False)
@@ -156,23 +171,37 @@ def report(
 ) -> None:
     """Show a job's outcome so far: its progress and scores, and the cost of failures."""
     from cpr_operator.cli.job_source import find_events, find_job
-    from cpr_operator.cli.report import show_outcome
+    from cpr_operator.cli.report import next_local_step, next_step_of_stored, next_step_on_cluster, show_outcome
+    from cpr_operator.cli.stored_jobs import find_stored
 
     if json and html:
         raise OptionError("--json prints, and --html writes a page; give one of them")
-    job = find_job(source, workdir, kube)
+    stored = find_stored(source, endpoint, uid)
+    job = stored.job if stored else find_job(source, workdir, kube)
     if html:
         from cpr_operator.cli.pictures.report_page import write_page
 
-        write_page(job, find_events(job, source, workdir, kube), html, out)
+        events = stored.events if stored else find_events(job, source, workdir, kube)
+        write_page(job, events, stored.written_s if stored else time.time(), html, out)
     else:
-        show_outcome(job, workdir, kube, out, as_json=json)
+
+        def next_step(status: Status, name: str) -> str:
+            if stored:
+                return next_step_of_stored(stored.written_s)
+            return next_local_step(status, workdir) if workdir else next_step_on_cluster(status, name, kube.text)
+
+        show_outcome(job, next_step, out, as_json=json)
 
 
 @app.command()
 @on_cluster
-def ui(
+def ui(  # noqa: PLR0913 -- one parameter per option
+    store: Annotated[
+        str | None,
+        typer.Argument(metavar="[URI]", help="A store, for its recorded jobs: s3://bucket/prefix or file:///folder."),
+    ] = None,
     *,
+    endpoint: Endpoint = None,
     workdir: Annotated[
         Path | None, typer.Option(help="Show a local run, or all runs in the folders below, in place of a cluster.")
     ] = None,
@@ -183,12 +212,10 @@ def ui(
     kube: ClusterOptions,
 ) -> None:
     """Show all jobs in a browser, with live updates. It only reads."""
-    from cpr_operator.cli.ui import ClusterJobs, LocalJobs, serve
+    from cpr_operator.cli.ui import choose_jobs, serve
 
     with interruptible():
-        if workdir is not None and (all_namespaces or kube.text):
-            raise OptionError("--workdir replaces a cluster; give one of them")
-        jobs = ClusterJobs(kube, all_namespaces=all_namespaces) if workdir is None else LocalJobs(workdir)
+        jobs = choose_jobs(store, workdir, endpoint, kube, all_namespaces=all_namespaces)
         serve(jobs, port, out)
 
 

@@ -21,6 +21,10 @@ class TrialError(CommandLineError):
     """A process of the trainer image, or a run that was measured, failed."""
 
 
+class MissingOutputError(CommandLineError):
+    """The store has no such output of a process."""
+
+
 class UsageError(CommandLineError):
     """The command line cannot be used."""
 

@@ -30,6 +30,10 @@ Source = Annotated[
 _CLUSTER = "cpr/"
 Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
 
+Endpoint = Annotated[
+    str | None, typer.Option(metavar="URL", help="Endpoint of an s3:// store, as http[s]://host:port.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cpr_operator.cli.command_errors import MissingPackageError
-from cpr_operator.cli.command_options import ClusterOptions, Workdir, on_cluster
+from cpr_operator.cli.command_options import ClusterOptions, Endpoint, Workdir, on_cluster
 from cpr_operator.cli.console import out, reported_errors
 
 data = typer.Typer(name="data", help="Inspect training data.", no_args_is_help=True, rich_markup_mode=None)
@@ -24,9 +24,6 @@ Named = Annotated[
         metavar="[cpr/NAME|FILE|URI]",
         help="A job on the cluster, a file with one (YAML), or a store: s3://bucket/prefix or file:///folder.",
     ),
-]
-Endpoint = Annotated[
-    str | None, typer.Option(metavar="URL", help="Endpoint of an s3:// store, as http[s]://host:port.")
 ]
 Job = Annotated[
     str | None, typer.Option(metavar="UID", help="Only this job's saves; by default those of the CPRJob in SOURCE.")
@@ -71,7 +68,8 @@ def ls(  # noqa: PLR0913 -- one parameter per option
     kube: ClusterOptions,
 ) -> None:
     """List the points to which a job can be restored: anchors and single saves."""
-    from cpr_operator.cli.snapshots import find_source, list_points
+    from cpr_operator.cli.snapshots import list_points
+    from cpr_operator.cli.store_source import find_source
     from cpr_operator.cli.trainer_process import role_runner
 
     found = find_source(source, workdir, endpoint, job, kube)
@@ -91,7 +89,8 @@ def verify(  # noqa: PLR0913 -- one parameter per option
     kube: ClusterOptions,
 ) -> None:
     """Read every object of every save, and report each that is damaged."""
-    from cpr_operator.cli.snapshots import find_source, verify_saves
+    from cpr_operator.cli.snapshots import verify_saves
+    from cpr_operator.cli.store_source import find_source
     from cpr_operator.cli.trainer_process import role_runner
 
     found = find_source(source, workdir, endpoint, job, kube)
@@ -118,7 +117,8 @@ def prune(  # noqa: PLR0913 -- one parameter per option
     kube: ClusterOptions,
 ) -> None:
     """Show the saves that no restore needs any more, and delete them with --delete."""
-    from cpr_operator.cli.snapshots import check_phase, find_source, prune_saves
+    from cpr_operator.cli.snapshots import check_phase, prune_saves
+    from cpr_operator.cli.store_source import find_source
     from cpr_operator.cli.trainer_process import role_runner
 
     found = find_source(source, workdir, endpoint, job, kube)

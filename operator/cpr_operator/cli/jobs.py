@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ import typer
 
 from cpr_operator.api.terminal_text import printable_log
 from cpr_operator.cli.command_errors import DocumentError, OptionError
-from cpr_operator.cli.command_options import ClusterOptions, ListingForm, job_name, on_cluster
+from cpr_operator.cli.command_options import ClusterOptions, Endpoint, ListingForm, Workdir, job_name, on_cluster
 from cpr_operator.cli.console import INTERRUPTED, err, interruptible, out
 from cpr_operator.cli.kill_options import parse_member
 
@@ -107,8 +108,14 @@ def top(
 
 @jobs.command()
 @on_cluster
-def logs(
-    job: Name,
+def logs(  # noqa: PLR0913 -- one parameter per option
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB|URI]",
+            help="Name of the job; or its store, for ended processes: s3://bucket/prefix or file:///folder.",
+        ),
+    ] = None,
     *,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue with new lines, also of later pods, until the job ends.")
@@ -117,13 +124,38 @@ def logs(
     index: Annotated[
         int | None, typer.Option(min=0, help="Index of the member. Defaults to the leader, or to shard 0.")
     ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="The last output of the process that ended last, from the store.")
+    ] = False,
+    incarnation: Annotated[
+        int | None, typer.Option(min=1, help="The last outputs of this incarnation's processes, from the store.")
+    ] = None,
+    workdir: Workdir = None,
+    endpoint: Endpoint = None,
+    uid: Annotated[str | None, typer.Option("--job", metavar="UID", help="The job, if a store has several.")] = None,
     kube: ClusterOptions,
 ) -> None:
-    """Print the log of a trainer or a shard."""
+    """Print the log of a trainer or a shard, or the last output of its ended processes."""
+    from cpr_operator.cli.last_outputs import heading, last_outputs
+    from cpr_operator.cli.store_source import find_source
+    from cpr_operator.cli.trainer_process import role_runner
+
+    if previous or incarnation is not None:
+        if follow or (previous and incarnation is not None):
+            raise OptionError("give one of --follow, --previous and --incarnation")
+        source = job if job is None or "://" in job else f"cpr/{job_name(job)}"
+        found = find_source(source, workdir, endpoint, uid, kube)
+        with role_runner(source, kube, os.environ) as run:
+            outputs = last_outputs(found, role, index, incarnation, run)
+        for output in outputs:
+            err.print(heading(output), markup=False, highlight=False, soft_wrap=True)
+            _print_log(output.text.rstrip("\n"))
+        return
+    if job is None or "://" in job or workdir or endpoint or uid:
+        raise OptionError("name a job on the cluster; a store has ended processes: add --previous or --incarnation N")
     with interruptible(), kube.client() as client:
-        for line in client.logs(job, role=role, index=index, follow=follow):
-            text = line.rstrip("\n")
-            typer.echo(printable_log(text) if out.is_terminal else text)
+        for line in client.logs(job_name(job), role=role, index=index, follow=follow):
+            _print_log(line.rstrip("\n"))
 
 
 @jobs.command()
@@ -205,6 +237,10 @@ def delete(names: Names, *, kube: ClusterOptions) -> None:
         for name in names:
             client.delete(name)
             out.print(f"deleted {client.namespace}/{name}", markup=False, highlight=False)
+
+
+def _print_log(text: str) -> None:
+    typer.echo(printable_log(text) if out.is_terminal else text)
 
 
 def _manifests(files: list[Path]) -> list[dict[str, Any]]:

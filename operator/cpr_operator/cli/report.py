@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from rich.table import Table
 
 from cpr_operator.api.status import DynamicTable, FailureRecord, Goodput, HeldOut, Status, WorkerCount
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.console import plain_table
 
 UNKNOWN = "-"
@@ -31,16 +30,18 @@ def overall_speed(status: Status) -> float | None:
 
 
 def show_outcome(
-    job: Mapping[str, Any], workdir: Path | None, kube: ClusterOptions, console: Console, *, as_json: bool
+    job: Mapping[str, Any], next_step: Callable[[Status, str], str], console: Console, *, as_json: bool
 ) -> None:
-    """Print the outcome of a CPRJob object; with `workdir`, of a local run. Raises InvalidStatusError."""
+    """Print the outcome of a CPRJob object. Raises InvalidStatusError.
+
+    next_step: returns the command to continue with, from the status and the name of the job.
+    """
     name, status = job["metadata"]["name"], parse_status(job.get("status") or {})
     speed = overall_speed(status)
     if as_json:
         console.print_json(json.dumps(report(name, status, speed)))
         return
-    next_step = next_step_on_cluster(status, name, kube.text) if workdir is None else next_local_step(status, workdir)
-    print_summary(console, name, status, speed, next_step)
+    print_summary(console, name, status, speed, next_step(status, name))
 
 
 def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, Any]:
@@ -255,6 +256,14 @@ def next_local_step(status: Status, workdir: Path) -> str:
             return f"Logs of all processes: {workdir}/pods/*/log.txt"
         case _:
             return f"To resume the job: cprjob run --resume --workdir {workdir}"
+
+
+def next_step_of_stored(written_s: float) -> str:
+    """Return the time of a job's record, and the command for its processes."""
+    return (
+        f"This is the state of {clock(written_s)} UTC, as the store has it.\n"
+        "The last outputs of its processes: cprjob logs with the same store, and --previous or --incarnation N"
+    )
 
 
 def next_step_on_cluster(status: Status, job: str, options: str) -> str:

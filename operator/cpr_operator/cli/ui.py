@@ -25,10 +25,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from cpr_operator.cli.command_errors import ClusterRequestError, DocumentError, OptionError
+from cpr_operator.cli.command_errors import ClusterRequestError, DocumentError, OptionError, TrialError
 from cpr_operator.cli.command_options import ClusterOptions
 from cpr_operator.cli.pictures.job_report import JobReport, job_report
 from cpr_operator.cli.pictures.report_page import contents, render
+from cpr_operator.cli.store_source import JobStore, find_source
+from cpr_operator.cli.stored_jobs import StoredJob, stored_jobs
 from cpr_operator.cluster.local.object_files import read_events, read_json
 
 Object = Mapping[str, Any]
@@ -38,6 +40,8 @@ _LOG = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 #: Seconds between two reads of the state that a page shows.
 POLL_S = 2.0
+#: Seconds between two reads of a store.
+STORE_POLL_S = 30.0
 #: The interval at which a stream checks whether the server ends.
 END_S = 0.2
 #: An empty message, by which a closed connection is detected.
@@ -45,7 +49,7 @@ KEEP_ALIVE = ": \n\n"
 #: Columns of the list of jobs, by the fields of status.shown.
 COLUMNS = ("progress", "speed", "eta", "auc", "interval", "spent", "limit")
 #: Errors of reading jobs, which the page shows.
-READ_ERRORS = (ClusterRequestError, DocumentError, ValueError, OSError)
+READ_ERRORS = (ClusterRequestError, DocumentError, TrialError, ValueError, OSError)
 
 
 class ClusterJobs:
@@ -107,7 +111,51 @@ class LocalJobs:
             yield path.resolve().parents[2], path
 
 
-Jobs = ClusterJobs | LocalJobs
+class StoredJobs:
+    """Jobs with a record in a store, also those that were deleted. All methods may block."""
+
+    def __init__(self, source: JobStore, title: str) -> None:
+        self._source = source
+        self._read_at = float("-inf")
+        self._found: dict[tuple[str, str], StoredJob] = {}
+        self.title = title
+        if not self.list():
+            raise OptionError(
+                f"the store {title} has no record of a job; one is written about a minute after its start"
+            )
+
+    def list(self) -> dict[tuple[str, str], Object]:
+        """Return all jobs by uid and name. Raises TrialError."""
+        if time.monotonic() >= self._read_at + STORE_POLL_S:
+            found = stored_jobs(self._source)
+            self._found = {(each.job["metadata"]["uid"], each.job["metadata"]["name"]): each for each in found}
+            self._read_at = time.monotonic()
+        return {key: each.job for key, each in self._found.items()}
+
+    def report(self, group: str, name: str) -> JobReport:
+        """Return the report of a job as of its record. Raises DocumentError, InvalidStatusError, TrialError."""
+        self.list()
+        found = self._found.get((group, name))
+        if found is None:
+            raise DocumentError(f"there is no job {group}/{name} in {self.title}")
+        return job_report(found.job, found.events, found.written_s)
+
+
+Jobs = ClusterJobs | LocalJobs | StoredJobs
+
+
+def choose_jobs(
+    store: str | None, workdir: Path | None, endpoint: str | None, kube: ClusterOptions, *, all_namespaces: bool
+) -> Jobs:
+    """Return the jobs of a store, of local runs or of a cluster. Raises OptionError, and as these classes."""
+    others = (store, workdir)
+    if others != (None, None) and (None not in others or all_namespaces or kube.text):
+        raise OptionError("a store and --workdir replace a cluster; give one of them")
+    if store is not None:
+        return StoredJobs(find_source(store, None, endpoint, None, kube), store)
+    if endpoint is not None:
+        raise OptionError(f"--endpoint {endpoint}: only s3://bucket/prefix takes it")
+    return ClusterJobs(kube, all_namespaces=all_namespaces) if workdir is None else LocalJobs(workdir)
 
 
 def application(jobs: Jobs, ends: Callable[[], bool]) -> Starlette:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cpr_contract.records import MOST_EVENTS, RecordedEvent
 from cpr_contract.reports import Recorded
 from cpr_operator.api.status import Status
 from cpr_operator.clocks import FirstSeen
@@ -48,6 +49,7 @@ class JobCache:
     job: the job as last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and metadata.generation of the last spec that was found valid.
     roster_note: the leader's pod, by uid, and the note that its roster's annotation has.
+    recorded_events: events of this operator, by their keys, oldest first. recorded_at: the time of the last record.
     """
 
     prerequisites: PodPrerequisites
@@ -71,6 +73,8 @@ class JobCache:
     read_version: tuple[str, str] = ("", "")
     checked: tuple[str, int] = ("", 0)
     roster_note: tuple[str, Recorded] | None = None
+    recorded_events: dict[str, RecordedEvent] = field(default_factory=dict)
+    recorded_at: float | None = None
 
     @property
     def read_priority(self) -> Priority:
@@ -119,6 +123,12 @@ class JobCache:
             named |= {member.uid for member in status.members}
             named |= {shard.predecessor.uid for shard in status.shards if shard.predecessor}
         self.ended_pods = {uid: pod for uid, pod in self.ended_pods.items() if uid in named}
+
+    def record_event(self, event: RecordedEvent) -> None:
+        """Remember an event for the record of the job."""
+        self.recorded_events.setdefault(event.key, event)
+        if len(self.recorded_events) > MOST_EVENTS:
+            del self.recorded_events[next(iter(self.recorded_events))]
 
     def set_refusals(self, pods: Mapping[str, str], now: float) -> None:
         """Record which creates were refused, and when to retry them."""

@@ -47,6 +47,7 @@ class Controller:
     sources: may reach the pods' HTTP port; None: every pod of the cluster.
     restriction: limits pod templates; None: no limits.
     kueue: whether jobs may stand in queues of Kueue; None: there are none.
+    records: whether pods put records of jobs into their stores.
     new_key: makes a job's handshake key.
     rng: spreads work over time.
     """
@@ -65,6 +66,7 @@ class Controller:
         sources: IngressSources | None = None,
         restriction: Restriction | None = None,
         kueue: bool | None = None,
+        records: bool = False,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
         rng: random.Random | None = None,
     ) -> None:
@@ -75,7 +77,7 @@ class Controller:
         self._timing = timing or Timing()
         self._rng = rng or random.Random()
         self._reader = JobReader(
-            cluster, clock, self._timing, admission_gate, restart_rules, pod_groups, restriction, kueue
+            cluster, clock, self._timing, admission_gate, restart_rules, pod_groups, restriction, kueue, records
         )
         self._writer = JobWriter(cluster, clock, self._timing.progress_s)
         self._prerequisites = PrerequisiteWriter(clock, sources, new_key, self._rng)
@@ -152,6 +154,7 @@ class Controller:
         cluster = self._cluster.at(cache.priority)
         await self._prerequisites.write(cluster, job, outcome, listed, cache.prerequisites)
         await self._writer.write_effects(view, observed, outcome, cache)
+        await self._writer.write_record(observed, outcome, cache, len(self._training))
         return self._wake_after_s(outcome, cache, is_first=is_first)
 
     def _wake_after_s(self, outcome: Outcome, cache: JobCache, *, is_first: bool) -> float | None:

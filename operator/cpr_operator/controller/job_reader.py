@@ -30,6 +30,7 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import JobCache
 from cpr_operator.controller.quota import read_queue
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.record import Recording
 from cpr_operator.desired.template import Restriction
 from cpr_operator.reconcile import (
     AdmissionGate,
@@ -79,6 +80,7 @@ class JobReader:
     pod_groups: Callable[[], Awaitable[bool]] | None
     restriction: Restriction | None
     kueue: bool | None
+    records: bool
 
     async def parse_job(self, view: JobView, cache: JobCache) -> Job:
         """Validate the job's spec and status. Raises UnreadableJobError.
@@ -125,8 +127,10 @@ class JobReader:
         own = cache.own_pods(view, listed, self.clock())
         observed = ReconcileInput(
             job=job,
-            pods=tuple(pod for pod in own if pod.role != env.ROLE_PUBLISHER),
+            pods=tuple(pod for pod in own if pod.role not in {env.ROLE_PUBLISHER, env.ROLE_RECORDER}),
             publishers=tuple(pod for pod in own if pod.role == env.ROLE_PUBLISHER),
+            recorders=tuple(pod for pod in own if pod.role == env.ROLE_RECORDER),
+            recording=Recording(view, tuple(cache.recorded_events.values())) if self.records else None,
             reports={},
             now=self.clock(),
             refusals=cache.refusals | cache.prerequisites.refusals,

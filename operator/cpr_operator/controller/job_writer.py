@@ -7,6 +7,7 @@ what the status holds of its reports in the same two ways: it deletes saves by t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,9 +30,10 @@ from cpr_operator.cluster.protocol import (
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller.cache import JobCache
 from cpr_operator.controller.job_reader import UnreadableJobError
-from cpr_operator.controller.priority import status_pause_s, status_priority
+from cpr_operator.controller.priority import record_pause_s, status_pause_s, status_priority
 from cpr_operator.controller.quota import change_workload
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.record import packed_record, recorded
 from cpr_operator.desired.rosters import Rosters, is_supported, version_of
 from cpr_operator.reconcile import Job, Outcome, ReconcileInput
 from cpr_operator.reconcile.conditions import REFUSAL_REMEDY, ConditionUpdate, amended
@@ -123,12 +125,31 @@ class JobWriter:
         await _write_roster_note(rosters_at, observed, outcome.status, cache)
         for event in outcome.events:
             await self._emit(cluster, view, event)
+            cache.record_event(recorded(event, self.clock()))
         if outcome.delete_job:
             await cluster.delete_job(view)
         if outcome.release:
             await _release(cluster, view)
         # Last, because Kueue may not answer: the API server calls its webhook.
         cache.workload_refused = await change_workload(cluster, job, outcome)
+
+    async def write_record(
+        self, observed: ReconcileInput, outcome: Outcome, cache: JobCache, running_jobs: int
+    ) -> None:
+        """Give the record of a training job to its leader, which stores it. No recovery waits for that."""
+        status, now, leader = outcome.status, self.clock(), leader_of(outcome.status)
+        if observed.recording is None or leader is None or cache.priority is not Priority.REGULAR:
+            return
+        if cache.recorded_at is None:  # a new operator does not begin with the records of all jobs
+            cache.recorded_at = now
+        pod = observed.pods_by_uid.get(leader.uid)
+        if pod is None or pod.phase != "Running" or now < cache.recorded_at + record_pause_s(running_jobs):
+            return
+        cache.recorded_at = now
+        record = packed_record(observed.recording, status.to_dict(), outcome.events, now)
+        with contextlib.suppress(BusyError, NotFoundError, RefusedError):
+            patch = PodPatch(pod.name, pod.uid, {env.ANNOTATION_HISTORY: record})
+            await self.cluster.at(Priority.REGULAR).patch_pod(observed.job.id.namespace, patch)
 
     async def _create_pods(self, cluster: Cluster, outcome: Outcome, cache: JobCache) -> None:
         """Create pods. The next pass lists those that exist already; refused ones are retried later."""

@@ -12,6 +12,8 @@ VOLATILE = frozenset({"progress", "tables", "history", "shown", "overhead", "pol
 PROGRESS_WRITES_PER_S = 16.0
 #: The rate of passes for all training jobs together, and the maximum seconds between two passes of one job.
 PASSES_PER_S, MAX_WAKE_S = 25.0, 45.0
+#: Seconds between two records of a job, and the maximum rate of all: each is a patch of a pod.
+RECORD_S, RECORDS_PER_S = 60.0, 8.0
 #: Phases in which no training waits for the operator.
 _IDLE: frozenset[Phase] = frozenset({"Pending", "Starting", "Suspended", "Succeeded", "Failed"})
 
@@ -43,6 +45,11 @@ def status_pause_s(before: Status, after: Status, priority: Priority, progress_s
     own_s = progress_s if volatile else 0.0
     shared_s = running_jobs / PROGRESS_WRITES_PER_S if volatile or priority is Priority.REGULAR else 0.0
     return max(own_s, shared_s)
+
+
+def record_pause_s(running_jobs: int) -> float:
+    """Minimum seconds between two records of a job: a minute, and more if many jobs run."""
+    return max(RECORD_S, running_jobs / RECORDS_PER_S)
 
 
 def wake_after_s(requested_s: float, priority: Priority, running_jobs: int) -> float:

@@ -42,6 +42,11 @@ def publisher_name(job: JobId, number: int) -> str:
     return f"{job.stem}-{env.ROLE_PUBLISHER}-{number}"
 
 
+def recorder_name(job: JobId, number: int) -> str:
+    """The name of the pod of a recorder. Each attempt has a number of its own."""
+    return f"{job.stem}-{env.ROLE_RECORDER}-{number}"
+
+
 def key_secret_name(job: JobId, digest: str) -> str:
     """The name of the Secret with the handshake key of that digest, so that different keys have different names."""
     return f"{job.stem}-key-{digest}" if digest else f"{job.stem}-key"

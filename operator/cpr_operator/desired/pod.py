@@ -273,8 +273,10 @@ def _files(plan: PodPlan, role: Role, pod: str) -> PodFiles:
     if restarts:
         # Without sizeLimit the volume may be as large as the pod's memory, and counts as such.
         files.add({"name": "cprjob-memory", "emptyDir": {"medium": "Memory"}}, env.MEMORY_MOUNT, read_only=False)
-    files.volumes += [*spec.volumes, *stores.volumes]
-    files.mounts += [*spec.mounts, *stores.mounts]
+    history = history_files() if role == env.ROLE_TRAINER else PodFiles()
+    files.variables |= history.variables
+    files.volumes += [*history.volumes, *spec.volumes, *stores.volumes]
+    files.mounts += [*history.mounts, *spec.mounts, *stores.mounts]
     return files
 
 
@@ -317,6 +319,15 @@ def spec_files(job_spec: str) -> PodFiles:
     files = PodFiles({env.SPEC_FILE: f"{env.SPEC_DIR}/{env.SPEC_NAME}"}, {env.ANNOTATION_SPEC: job_spec})
     item = {"path": env.SPEC_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_SPEC}']"}}
     files.add({"name": "cprjob-spec", "downwardAPI": {"items": [item]}}, env.SPEC_DIR)
+    return files
+
+
+def history_files(record: str | None = None) -> PodFiles:
+    """The job's record as a file, which shows an annotation of the pod. Without a record one may come later."""
+    annotations = {} if record is None else {env.ANNOTATION_HISTORY: record}
+    files = PodFiles({env.HISTORY_FILE: f"{env.HISTORY_DIR}/{env.HISTORY_NAME}"}, annotations)
+    item = {"path": env.HISTORY_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_HISTORY}']"}}
+    files.add({"name": "cprjob-history", "downwardAPI": {"items": [item]}}, env.HISTORY_DIR)
     return files
 
 

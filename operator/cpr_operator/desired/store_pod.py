@@ -13,12 +13,14 @@ from cpr_contract import env
 from cpr_operator.api.quantities import main_container, with_disk, with_more
 from cpr_operator.api.sizes import publisher_size
 from cpr_operator.desired.job_objects import Manifest
-from cpr_operator.desired.names import metadata, pod_labels, publisher_name
+from cpr_operator.desired.names import metadata, pod_labels, publisher_name, recorder_name
 from cpr_operator.desired.pod import (
     CONFINED,
     CONFINED_CONTAINER,
     DEFAULT_RESOURCES,
+    PodFiles,
     PodPlan,
+    history_files,
     placed,
     resources_of,
     spec_files,
@@ -40,18 +42,32 @@ _WAIT = f"import time; time.sleep({TOOL_MAX_S})"
 
 
 def store_pod(
-    plan: PodPlan, own: Mapping[str, Any], container: Mapping[str, Any], *, reads_data: bool = False
+    plan: PodPlan,
+    own: Mapping[str, Any],
+    container: Mapping[str, Any],
+    *,
+    reads_data: bool = False,
+    record: str | None = None,
 ) -> Manifest:
-    """A pod with the metadata `own`, and with the fields of `container` in its main container."""
+    """A pod with the metadata `own`, and with the fields of `container` in its main container.
+
+    record: the job's record, which the pod stores; None: none.
+    """
     template = plan.spec.trainers.template
     spec, stores = spec_files(plan.job_spec), store_files(plan.spec, reads_data=reads_data)
-    variables = {**spec.variables, env.TERMINATION_FILE: env.TERMINATION_MOUNT, **stores.variables}
+    history = PodFiles() if record is None else history_files(record)
+    variables = {
+        **spec.variables,
+        **history.variables,
+        env.TERMINATION_FILE: env.TERMINATION_MOUNT,
+        **stores.variables,
+    }
     scratch = {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT}
     main = {
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "env": [{"name": name, "value": value} for name, value in variables.items()],
-        "volumeMounts": [scratch, *spec.mounts, *stores.mounts],
+        "volumeMounts": [scratch, *history.mounts, *spec.mounts, *stores.mounts],
         **CONFINED_CONTAINER,
         **container,
     }
@@ -59,10 +75,15 @@ def store_pod(
         **CONFINED,
         "terminationGracePeriodSeconds": 1,
         "containers": [main],
-        "volumes": [{"name": "cprjob-scratch", "emptyDir": {}}, *spec.volumes, *stores.volumes],
+        "volumes": [
+            {"name": "cprjob-scratch", "emptyDir": {}},
+            *history.volumes,
+            *spec.volumes,
+            *stores.volumes,
+        ],
     }
-    if spec.annotations:
-        own = {**own, "annotations": spec.annotations}
+    if annotations := spec.annotations | history.annotations:
+        own = {**own, "annotations": annotations}
     given = template.get("spec") or {}
     # Without the resources of a trainer's main container, including accelerators.
     unsized = [
@@ -127,12 +148,27 @@ def publisher_pod(plan: PodPlan, number: int, *, once: bool = False) -> Manifest
     return pod
 
 
-def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifest:
-    """The pod that deletes the job's saves, at this attempt. The objects of the anchors `spared` (keys) stay."""
+def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...], record: str | None = None) -> Manifest:
+    """The pod that deletes the job's saves, at this attempt. The objects of the anchors `spared` (keys) stay.
+
+    With `snapshots.keepHistory` the job's history stays, and the pod stores the last `record` of it.
+    """
     labels = pod_labels(plan.job, env.ROLE_CLEANUP, 0, attempt)
     own = metadata(plan.job, f"{plan.job.stem}-cleanup-{attempt}") | {"labels": labels}
     container = {
-        "args": [env.ROLE_CLEANUP, *(argument for key in spared for argument in ("--spare", key))],
+        "args": [
+            env.ROLE_CLEANUP,
+            *(argument for key in spared for argument in ("--spare", key)),
+            *(["--keep-history"] if plan.spec.snapshots.keep_history else []),
+        ],
         "resources": {"requests": CLEANUP_RESOURCES, "limits": CLEANUP_RESOURCES},
     }
-    return store_pod(plan, own, container)
+    return store_pod(plan, own, container, record=record if plan.spec.snapshots.keep_history else None)
+
+
+def recorder_pod(plan: PodPlan, number: int, record: str) -> Manifest:
+    """The pod that stores the record of a job that has ended."""
+    own = metadata(plan.job, recorder_name(plan.job, number))
+    own |= {"labels": pod_labels(plan.job, env.ROLE_RECORDER, 0, number)}
+    resources = {"requests": CLEANUP_RESOURCES, "limits": CLEANUP_RESOURCES}
+    return store_pod(plan, own, {"args": [env.ROLE_RECORDER], "resources": resources}, record=record)

@@ -18,6 +18,7 @@ from cpr_operator.api.snapshots_spec import Store
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.desired.record import packed_record
 from cpr_operator.desired.store_pod import cleanup_pod
 from cpr_operator.failures import Trouble, classify, document
 from cpr_operator.reconcile.effects import live_pods, pod_plan
@@ -110,7 +111,10 @@ def _attempt(state: ReconcileState, attempt: int) -> Outcome:
     if restriction and not started_with and (refusal := restriction.refuses_trainers(state.spec)):
         return Outcome(status, events=(_left_of(job, str(refusal)),), release=True)
     try:
-        pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, state.observed.anchors_in_use)
+        recording, record = state.observed.recording, None
+        if recording is not None:
+            record = packed_record(recording, status.to_dict(), (), state.observed.now)
+        pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, state.observed.anchors_in_use, record)
     except Exception as error:  # noqa: BLE001 -- whatever it is
         reason = f"the pod that would delete them cannot be made ({type(error).__name__}: {error})"
         return Outcome(status, events=(_left_of(job, reason),), release=True)

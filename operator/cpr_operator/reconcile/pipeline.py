@@ -24,6 +24,7 @@ from cpr_operator.reconcile.members import record_restarts
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.phases import leave_alone, refuse_pods, settle_phase, start, stop_at_gate
 from cpr_operator.reconcile.publishing import with_publisher
+from cpr_operator.reconcile.recording import with_recorder
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.restore_source import REFUSED, NoSource, RestoreSource, restore_source
 from cpr_operator.reconcile.save_plan import update_plan
@@ -72,7 +73,7 @@ PHASES: tuple[Callable[[ReconcileState], ReconcileState], ...] = (
 
 def reconcile(observed: ReconcileInput) -> Outcome:
     """Return the status and the effects that the inputs require."""
-    result = with_publisher(observed, _decide(observed))
+    result = with_recorder(observed, with_publisher(observed, _decide(observed)))
     if observed.queue is None:
         return result
     idle = observed.job.spec.suspend or _blocked(observed) is not None
@@ -84,7 +85,7 @@ def _decide(observed: ReconcileInput) -> Outcome:
     before = observed.before
     # A job that is being deleted needs no pods, and an ended one stays ended.
     if observed.job.deleting:
-        return delete(replace(observed, pods=(*observed.pods, *observed.publishers)))
+        return delete(replace(observed, pods=(*observed.pods, *observed.publishers, *observed.recorders)))
     if before.phase in TERMINAL_PHASES:
         return clean_up(observed)
     # Reports of pods with another contract would be misread, so nothing is decided on them.

@@ -15,6 +15,7 @@ from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.record import Recording
 from cpr_operator.desired.template import Restriction
 from cpr_operator.failures import Failure, Trouble
 from cpr_operator.reconcile.kueue import Queue
@@ -119,6 +120,8 @@ class ReconcileInput:
     pod_groups: the cluster has PodGroups. Queried for a job that may start.
     warnings: by pod uid, the newest Warning event of a pod that does not start.
     publishers: the job's publishers, which are not among `pods`. publisher_report: that of the newest one.
+    recorders: the pods that record the job at its end, which are not among `pods` either.
+    recording: the job as it was read, and its events, for its record; None: it is not recorded.
     """
 
     job: Job
@@ -143,6 +146,8 @@ class ReconcileInput:
     warnings: Mapping[str, PodWarning] = field(default_factory=dict)
     publishers: tuple[PodView, ...] = ()
     publisher_report: PublisherReport | None = None
+    recorders: tuple[PodView, ...] = ()
+    recording: Recording | None = None
     timing: Timing = Timing()
 
     @property

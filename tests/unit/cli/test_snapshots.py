@@ -14,7 +14,8 @@ from cpr_contract.spec import StoreSpec
 from cpr_operator.cli.app import app
 from cpr_operator.cli.command_errors import OptionError
 from cpr_operator.cli.command_options import ClusterOptions
-from cpr_operator.cli.snapshots import JobStore, check_phase, find_source
+from cpr_operator.cli.snapshots import check_phase
+from cpr_operator.cli.store_source import JobStore, find_source
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"

@@ -23,7 +23,7 @@ from cpr_operator.desired.job_objects import IngressSources, disruption_budgets,
 from cpr_operator.desired.names import JobId, key_secret_name, spare_name
 from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
-from cpr_operator.desired.store_pod import cleanup_pod, tool_pod
+from cpr_operator.desired.store_pod import cleanup_pod, recorder_pod, tool_pod
 from simulation.control_plane.workload import spec
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -177,6 +177,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "cleanup-with-template": lambda: cleanup_pod(
         plan(trainers__template=TEMPLATE, snapshots__store__credentialsSecret="minio"), 3, ("uid/a", "uid/b")
     ),
+    "cleanup-with-history": lambda: cleanup_pod(
+        plan(snapshots__deleteWithJob=True, snapshots__keepHistory=True), 1, (), "record"
+    ),
+    "recorder": lambda: recorder_pod(plan(), 1, "record"),
     "tool": lambda: tool_pod(plan(), "abc123"),
     "tool-with-template": lambda: tool_pod(
         plan(trainers__template=TEMPLATE, shards__template=SHARD_TEMPLATE, snapshots__store__credentialsSecret="minio"),
@@ -200,6 +204,8 @@ VARIANT_OF = {
     "trainer-that-spills": "trainer-that-replays",
     "trainer-with-secrets": "trainer",
     "cleanup-with-template": "cleanup",
+    "cleanup-with-history": "cleanup",
+    "recorder": "cleanup",
     "tool": "cleanup",
     "tool-with-template": "tool",
     "job-objects-of-0.1.0": "job-objects",

@@ -82,7 +82,7 @@ class Environment:
     replaced by another one in the same pod. `trackers` are named as in docs/trackers.md. `resume_file` is the
     descriptor of the resume state of a trainer's last process, set where its supervisor could not fork. `pod` is the
     pod's name, empty if unknown. `memory_dir` is a folder in memory that outlives the container of a shard; None where
-    containers are not restarted.
+    containers are not restarted. `history_file` has the job's record, once the operator gives one to this pod.
     """
 
     job: JobSpec
@@ -100,6 +100,7 @@ class Environment:
     resume_file: int | None = None
     pod: str = ""
     memory_dir: Path | None = None
+    history_file: Path | None = None
 
     def roster_receiver(self, offer: Callable[[bytes], None]) -> Callable[[bytes, str], bool] | None:
         """Return a receiver of rosters sent to this pod, which passes signed ones to `offer`; None without a pod."""
@@ -145,6 +146,7 @@ class Environment:
             resume_file=int(environ[env.KEPT_FILE]) if environ.get(env.KEPT_FILE) else None,
             pod=environ.get(env.POD, ""),
             memory_dir=optional_path(environ, env.MEMORY_DIR),
+            history_file=optional_path(environ, env.HISTORY_FILE),
         )
 
 

@@ -1,7 +1,8 @@
 """Restarts a member's process inside its pod: a supervisor forks the process that works, and another one after a crash.
 
-The supervisor has one thread and no other work. All that the next process needs to continue lies in memory that
-outlives a process; that memory begins with a control block, which the supervisor reads.
+The supervisor has one thread. All that the next process needs to continue lies in memory that outlives a process; that
+memory begins with a control block, which the supervisor reads. It also passes on the standard error of its processes,
+and stores the end of it when one of them ends, in a process of its own: the store may hang.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import NoReturn
 
 from cpr_contract.limits import MAX_RESTART_TIMES
 from cpr_contract.reports import ExitCode, Problem
 from cpr_trainer.arrays import Ints
+from cpr_trainer.runtime.last_output import LastOutput, OutputRecorder
 from cpr_trainer.runtime.termination import end_with
 
 _LOG = logging.getLogger(__name__)
 
 #: The number of processes with remembered end and restart times.
 _REMEMBERED = MAX_RESTART_TIMES
-_OWNER, _NUMBER, _CONTAINER_RESTARTS, _TICKS, _DOWN, _TICKED, _ENDED = range(7)
+_OWNER, _NUMBER, _CONTAINER_RESTARTS, _MEMBER, _INCARNATION, _TICKS, _DOWN, _TICKED, _ENDED = range(9)
 _DOWNTIME = _ENDED + _REMEMBERED
 #: The first word that subclasses may use.
 FIRST_FREE_WORD = _DOWNTIME + _REMEMBERED
@@ -38,6 +42,10 @@ MOST_CRASHES, WITHIN_S = 3, 60.0
 #: a suspended pod looks at nothing.
 _LOOKS = 5
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGCHLD})
+#: Seconds to store the last output of a process, and seconds for which a pod that ends waits for that.
+_STORE_S, _LAST_STORE_S = 30, 2.0
+#: The priority of that work: next to nothing on a processor that recovers a process.
+_LOWEST_PRIORITY = 19
 _PDEATHSIG = 1
 #: Reported by a pod that ends because its memory cannot be used.
 UNUSABLE_MEMORY = "what is kept in memory does not fit this job, or is damaged"
@@ -71,6 +79,16 @@ class ControlBlock:
     def container_restarts(self) -> int:
         """Counts the processes that ended with their container, before another container took over the memory."""
         return int(self._words[_CONTAINER_RESTARTS])
+
+    @property
+    def member(self) -> tuple[int, int] | None:
+        """The index and the incarnation of the member that its processes are; None before the first roster."""
+        place = int(self._words[_MEMBER])
+        return (place - 1, int(self._words[_INCARNATION])) if place else None
+
+    def identify(self, index: int, incarnation: int) -> None:
+        """Record the member that the current process is."""
+        self._words[_INCARNATION], self._words[_MEMBER] = incarnation, index + 1
 
     def begin_process(self) -> None:
         """Count a process that starts."""
@@ -123,7 +141,7 @@ class ControlBlock:
 class Supervisor:
     """Starts processes one after another, while the next one can continue from the memory of the last.
 
-    `start` starts one and returns its pid; in a forked process it returns 0.
+    `start` starts one and returns its pid; in a forked process it returns 0. `recorder` passes their standard error on.
     """
 
     def __init__(
@@ -132,18 +150,28 @@ class Supervisor:
         termination_file: Path,
         silence_s: float,
         start: Callable[[], int] = os.fork,
+        recorder: OutputRecorder | None = None,
     ) -> None:
         self._control_block = control_block
         self._termination_file = termination_file
         self._look_s = silence_s / 2 / _LOOKS
-        self._start = start
+        self._start = start if recorder is None else partial(recorder.start, start)
+        self._recorder = recorder
         self._crashes: deque[float] = deque(maxlen=MOST_CRASHES)
         self._stopping = False
 
     def run(self) -> int | None:
         """Return the pod's exit code; in each forked process return None at once."""
+        code = self._run()
+        if code is not None and self._recorder is not None:
+            self._recorder.finish()
+        return code
+
+    def _run(self) -> int | None:
         block = self._control_block
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        if block.process_number:
+            self._store_output("ended with its container")
         while True:
             block.begin_process()
             parent = os.getpid()
@@ -154,7 +182,9 @@ class Supervisor:
             _LOG.info("process %d of this pod starts, pid %d", block.process_number, child)
             code, ended_s = self._wait_for_end(child)
             block.record_end(ended_s)
+            storing = self._store_output(_end_text(code))
             if code >= 0 and code != ExitCode.INTERNAL:
+                _wait_for(storing, _LAST_STORE_S)
                 return code  # the process itself decided to end
             _LOG.error("process %d of this pod ended with %d", block.process_number, code)
             self._crashes.append(monotonic())
@@ -169,13 +199,50 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 self._termination_file.write_bytes(b"")  # the problem is solved
 
+    def _store_output(self, end: str) -> int | None:
+        """Begin to store the last output of the process that has ended; return the pid of the process that does it.
+
+        Nothing waits for that, because the store may hang. Without a roster the output has no place in the store.
+        """
+        if self._recorder is None:
+            return None
+        number, member = self._control_block.process_number, self._control_block.member
+        text = self._recorder.take(f"process {number} of this pod {end}\n")
+        if member is None:
+            return None
+        store, parent = partial(self._recorder.store, LastOutput(*member, number, text)), os.getpid()
+        try:
+            child = _fork_if_possible()
+        except OSError as error:
+            _LOG.warning("the last output of process %d is not stored: %s", number, error)
+            return None
+        if child == 0:
+            signal.alarm(_STORE_S)
+            exit_with_parent(parent)
+            _run_and_exit(store)
+        return child
+
+    def _next_signal(self) -> signal.struct_siginfo | None:
+        """Return the next signal; None if there is none until it is time for a look."""
+        if self._recorder is None:
+            return signal.sigtimedwait(_SIGNALS, self._look_s)
+        more, look_at_s = self._recorder.copy(), monotonic() + self._look_s
+        while True:
+            left_s = max(look_at_s - monotonic(), 0.0)
+            caught = signal.sigtimedwait(_SIGNALS | {signal.SIGIO}, 0.0 if more else left_s)
+            if caught is not None and caught.si_signo != signal.SIGIO:
+                return caught
+            if monotonic() >= look_at_s:  # also while the process prints without end
+                return None
+            more = self._recorder.copy()
+
     def _wait_for_end(self, child: int) -> tuple[int, float]:
         """Wait until the process ends; return its exit code, -n for signal n, and the time of its last progress."""
         if self._stopping:
             os.kill(child, signal.SIGTERM)
         ticks, still, ticked_s = 0, 0, monotonic()
         while True:
-            caught = signal.sigtimedwait(_SIGNALS, self._look_s)
+            caught = self._next_signal()
             if caught is None:
                 still = still + 1 if self._control_block.ticks == ticks > 0 else 0
                 ticks = self._control_block.ticks
@@ -202,6 +269,41 @@ def exit_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(ExitCode.INTERNAL)
+
+
+def can_fork() -> bool:
+    """Return whether this process may fork: a fork cannot use the state of other threads."""
+    return len(list(Path("/proc/self/task").iterdir())) == 1
+
+
+def _fork_if_possible() -> int:
+    """Return the pid of a child, and 0 in the child. Raises OSError."""
+    if not can_fork():
+        raise OSError("the supervisor has threads")
+    return os.fork()
+
+
+def _run_and_exit(work: Callable[[], None]) -> NoReturn:
+    """Work at the lowest priority, and end this process. An error is logged."""
+    try:
+        os.nice(_LOWEST_PRIORITY)
+        work()
+    except Exception as error:  # noqa: BLE001 -- nothing depends on it
+        _LOG.warning("the last output of a process is not stored: %s", error)
+    finally:
+        os._exit(ExitCode.OK)
+
+
+def _wait_for(child: int | None, most_s: float) -> None:
+    """Wait until a child ends, at most this long."""
+    until = monotonic() + most_s
+    with contextlib.suppress(ChildProcessError):
+        while child is not None and (left_s := until - monotonic()) > 0 and not os.waitpid(child, os.WNOHANG)[0]:
+            signal.sigtimedwait({signal.SIGCHLD}, left_s)
+
+
+def _end_text(code: int) -> str:
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _reap(child: int) -> int | None:

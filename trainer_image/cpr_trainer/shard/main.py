@@ -102,6 +102,7 @@ class _Shard:
         return self._run_shard(first, store)
 
     def _run_shard(self, first: ShardRoster, store: Store) -> Ending:
+        self._control_block.identify(first.index, first.incarnation)
         if first.newest_incarnation > first.incarnation:
             return Ending(ExitCode.SUPERSEDED)
         _LOG.info(

@@ -32,7 +32,7 @@ from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Cuts, Losses, Progress, ReplayBarrier
 
 #: Rises with any change of the memory's layout: a container that restarts may have another image.
-_FORM = 4
+_FORM = 5
 #: The size of one copy, far more than any state takes; memory that is never touched costs nothing.
 _COPY_BYTES = 16 << 20
 _VALID, _FIRST = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 2)

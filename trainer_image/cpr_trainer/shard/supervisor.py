@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -15,7 +16,9 @@ from cpr_contract import env
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.arena import Arena
 from cpr_trainer.embedding.memory import OwnMemory, SharedMemory
+from cpr_trainer.history import store_output
 from cpr_trainer.runtime import Environment, listen
+from cpr_trainer.runtime.last_output import OutputRecorder, Tail
 from cpr_trainer.runtime.supervision import UNUSABLE_MEMORY, Supervisor, end_pod
 from cpr_trainer.shard.main import largest_bytes, serve
 from cpr_trainer.shard.resume import ShardControlBlock
@@ -42,7 +45,9 @@ def _run_supervised(environment: Environment, listener: socket.socket) -> int:
     if control_block is None:
         _LOG.error("%s: the pod ends", UNUSABLE_MEMORY)
         return end_pod(environment.termination_file, UNUSABLE_MEMORY)
-    code = Supervisor(control_block, environment.termination_file, job.silence_s).run()
+    tail = Tail(None if folder is None else environment.scratch_dir / "last-output")
+    recorder = OutputRecorder(tail, partial(store_output, environment, env.ROLE_SHARD))
+    code = Supervisor(control_block, environment.termination_file, job.silence_s, recorder=recorder).run()
     if code is not None:
         return code
     memory = shared.view()

@@ -22,6 +22,7 @@ from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.exchange.pools import Spill
+from cpr_trainer.history.records import recording
 from cpr_trainer.runtime import (
     Environment,
     RosterFile,
@@ -89,19 +90,22 @@ def _train(
     registry = CollectorRegistry()
     registry.register(ReportCollector(status))
     rosters.on_read = status.on_roster_note
-    with StatusServer(
-        environment.address,
-        environment.port_base + HTTP_PORT,
-        status=status.report,
-        healthy=lambda: control.healthy() or status.state is TrainerState.LOADING,
-        ready=status.ready,
-        registry=registry,
-        receive=environment.roster_receiver(rosters.offer),
-        on_recorded=environment.recorded_receiver(status.on_recorded),
+    with (
+        recording(environment),
+        StatusServer(
+            environment.address,
+            environment.port_base + HTTP_PORT,
+            status=status.report,
+            healthy=lambda: control.healthy() or status.state is TrainerState.LOADING,
+            ready=status.ready,
+            registry=registry,
+            receive=environment.roster_receiver(rosters.offer),
+            on_recorded=environment.recorded_receiver(status.on_recorded),
+        ),
     ):
         roster = control.wait_for_roster()
         # A resumed process reports nothing before it has its state: its samples would be fewer than shards received.
-        resumes = control_block is not None and control_block.holds(roster.counters.generation)
+        resumes = control_block is not None and _resumes(control_block, roster)
         if control.stop.is_set() and not resumes:
             raise Terminated("stopped before the first step")
         loading: dict[str, Any] = {
@@ -143,6 +147,12 @@ def _train(
         if spill is not None:
             spill.remove()  # no other process begins after this end
         return code
+
+
+def _resumes(control_block: TrainerControlBlock, roster: TrainerRoster) -> bool:
+    """Record the member that this process is; return whether it continues from the state of the last process."""
+    control_block.identify(roster.index, roster.incarnation)
+    return control_block.holds(roster.counters.generation)
 
 
 def _set_up(environment: Environment, control: ControlSignals, status: StatusPublisher, roster: TrainerRoster) -> Setup:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from pathlib import Path
+from functools import partial
 
 import torch
 
 from cpr_contract import env
 from cpr_trainer.embedding.memory import ResumeFile
+from cpr_trainer.history import store_output
 from cpr_trainer.runtime import Environment
-from cpr_trainer.runtime.supervision import Supervisor, exit_with_parent
+from cpr_trainer.runtime.last_output import OutputRecorder, Tail
+from cpr_trainer.runtime.supervision import Supervisor, can_fork, exit_with_parent
 from cpr_trainer.trainer.main import run as train
 from cpr_trainer.trainer.resume import TrainerControlBlock
 
@@ -35,7 +37,8 @@ def run(environment: Environment, threads: int) -> int:
         exit_with_parent(control_block.supervisor)
     elif environment.supervised and job.lockstep:
         control_block = new = TrainerControlBlock.new(job)
-        code = Supervisor(new, environment.termination_file, job.silence_s, lambda: start(new)).run()
+        recorder = OutputRecorder(Tail(), partial(store_output, environment, env.ROLE_TRAINER))
+        code = Supervisor(new, environment.termination_file, job.silence_s, lambda: start(new), recorder).run()
         if code is not None:
             return code
     torch.set_num_threads(threads)  # starts threads, so not in a supervisor
@@ -47,7 +50,7 @@ def start(control_block: TrainerControlBlock) -> int:
 
     A fork can use neither the state of other threads nor that of a device.
     """
-    if len(list(Path("/proc/self/task").iterdir())) == 1 and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if can_fork() and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return os.fork()
     _LOG.warning("the supervisor has threads, or uses a device: the process loads its code itself")
     os.set_inheritable(control_block.file.descriptor, True)  # noqa: FBT003 -- the standard library's argument

@@ -63,9 +63,9 @@ class ShardProcess:
 
     @property
     def pid(self) -> int:
-        """The serving process, which the supervisor has forked."""
+        """The serving process, which the supervisor has forked last."""
         supervisor = self.process.pid
-        return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text("ascii"))
+        return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text("ascii").split()[-1])
 
     def wait_ready(self) -> None:
         """Return once it serves. Raises ShardEndedError, TimeoutError."""

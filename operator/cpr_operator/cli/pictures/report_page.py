@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
@@ -26,10 +25,12 @@ if TYPE_CHECKING:
     from cpr_operator.client import Event
 
 
-def write_page(job: Mapping[str, Any], events: Iterable[EventLine | Event], path: Path, console: Console) -> None:
-    """Write the page of a CPRJob object to a file. Raises InvalidStatusError, OptionError."""
+def write_page(
+    job: Mapping[str, Any], events: Iterable[EventLine | Event], now: float, path: Path, console: Console
+) -> None:
+    """Write the page of a CPRJob object, as of `now`, to a file. Raises InvalidStatusError, OptionError."""
     check_file("--html", path)
-    text = page(job_report(job, events, time.time()))
+    text = page(job_report(job, events, now))
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

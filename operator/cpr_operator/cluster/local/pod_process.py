@@ -64,15 +64,14 @@ class PodProcess:
         return SHELL_SIGNAL_BASE - code if code < 0 else code
 
     def signal_child(self, number: signal.Signals) -> bool:
-        """Send a signal to the processes that the first one of the group has started; False if there are none."""
+        """Send a signal to the process that the first one of the group has started last; False if there is none."""
         pid = self._process.pid
         try:
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
-            for child in children:
-                os.kill(int(child), number)
-        except OSError:
+            *_, child = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+            os.kill(int(child), number)
+        except (OSError, ValueError):
             return False
-        return bool(children)
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the whole group; a group that has ended is left alone."""

@@ -1,0 +1,72 @@
+"""Pods whose store never answers a request about the job's history, and pods that print a lot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cpr_contract import env
+from cpr_trainer.process import main
+from cpr_trainer.runtime import supervision
+from cpr_trainer.store.folder import FolderStore
+
+put = FolderStore.put
+
+
+@dataclass(frozen=True)
+class WithHangingHistory:
+    """Runs a pod. A process that stores an output leaves `hanging-PID` in the scratch folder, and never ends.
+
+    With `limit_s` that is the longest time for which an output may be stored; without, there is no such limit.
+    """
+
+    limit_s: int | None = None
+
+    def __call__(self, arguments: list[str]) -> int:
+        """Patch this process, and be the pod."""
+        if self.limit_s is not None:
+            supervision._STORE_S = self.limit_s
+        FolderStore.put = self._hang
+        return main(arguments, os.environ)
+
+    @property
+    def _hang(self) -> Any:
+        def hanging_put(store: FolderStore, key: str, *arguments: Any, **options: Any) -> int:
+            if "/history/" not in key:
+                return put(store, key, *arguments, **options)
+            Path(os.environ[env.SCRATCH_DIR], f"hanging-{os.getpid()}").touch()
+            if self.limit_s is None:
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            threading.Event().wait()
+            raise AssertionError("it waits for ever")
+
+        return hanging_put
+
+
+def hanging(folder: Path) -> tuple[int, ...]:
+    """Return the processes in a pod's scratch folder that began to store an output and have not ended."""
+    pids = (int(path.name.rpartition("-")[2]) for path in folder.glob("hanging-*"))
+    return tuple(pid for pid in pids if Path(f"/proc/{pid}").exists())
+
+
+@dataclass(frozen=True)
+class Printing:
+    """Runs a pod whose first process prints this many numbered lines at once, beyond the capacity of a pipe."""
+
+    lines: int
+
+    def __call__(self, arguments: list[str]) -> int:
+        """Print, and be the pod."""
+        serve = supervision.exit_with_parent
+
+        def print_and_serve(parent: int) -> None:
+            serve(parent)
+            for number in range(self.lines):
+                os.write(2, b"line %07d\n" % number)
+
+        supervision.exit_with_parent = print_and_serve
+        return main(arguments, os.environ)
