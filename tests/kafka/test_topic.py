@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from cpr_contract.spec import KafkaSpec
+from cpr_trainer.data.arrivals import Pinned
 from cpr_trainer.data.kafka.arriving_messages import ArrivingMessages
 from cpr_trainer.data.kafka.message_format import MessageFormat
 from cpr_trainer.data.kafka.topic import Topic
@@ -42,7 +43,7 @@ def test_messages_of_open_and_aborted_transactions_are_not_read(broker: Broker) 
     send(producer, uri, ROWS[5:8])
     assert topic.bounds() == {0: (0, 12)}, "two transactions of five messages and a marker have ended"
     assert offsets_of(topic, 0, 12) == [0, 1, 2, 3, 4]
-    (index,) = ArrivingMessages(topic, VALUES).look((), ()).indices
+    (index,) = ArrivingMessages(topic, VALUES).look(Pinned()).indices
     assert (index.file.uri, index.blocks[0].rows) == ("transactions-0@0-12", 5)
     producer.commit_transaction()
     assert topic.bounds() == {0: (0, 16)}
@@ -65,21 +66,21 @@ def test_partitions_are_read_side_by_side(broker: Broker) -> None:
 def test_compacted_topic_is_refused(broker: Broker) -> None:
     uri = broker.topic("compacted", cleanup_policy="compact")
     with pytest.raises(DataError, match=r"The topic compacted has cleanup.policy=compact"):
-        ArrivingMessages(broker.reader(uri), VALUES).look((), ())
+        ArrivingMessages(broker.reader(uri), VALUES).look(Pinned())
 
 
 def test_messages_that_were_deleted_are_named_by_looks_and_by_readers(broker: Broker) -> None:
     uri = broker.topic("deleted")
     send(broker.producer(), uri, ROWS)
     looks = ArrivingMessages(broker.reader(uri), VALUES)
-    (index,) = looks.look((), ()).indices
+    (index,) = looks.look(Pinned()).indices
     form = MessageFormat(broker.reader(uri), VALUES)
     assert len(form.fetch(index.blocks[0]).values) == 30
     broker.delete_before(uri, 0, 7)
     with pytest.raises(DataError, match=r"deleted-0@0-7 was deleted from the topic before the job"):
         form.fetch(index.blocks[0])
     with pytest.raises(DataError, match=r"deleted-0@5-7 was deleted from the topic before the job"):
-        looks.look(["deleted-0@0-5"], ())
+        looks.look(Pinned(["deleted-0@0-5"]))
     with pytest.raises(DataError, match=r"deleted-0 ends at offset 30, and messages up to 31 are pinned"):
         list(broker.reader(uri).read({0: range(20, 31)}))
 
@@ -87,7 +88,7 @@ def test_messages_that_were_deleted_are_named_by_looks_and_by_readers(broker: Br
 def test_topic_that_was_created_again_is_found_by_the_digest(broker: Broker) -> None:
     uri = broker.topic("again")
     send(broker.producer(), uri, ROWS)
-    (index,) = ArrivingMessages(broker.reader(uri), VALUES).look((), ()).indices
+    (index,) = ArrivingMessages(broker.reader(uri), VALUES).look(Pinned()).indices
     broker.admin.delete_topics(["again"])["again"].result()
     broker.topic("again2")
     uri = broker.topic("again")

@@ -15,12 +15,13 @@ from cpr_contract.manifests import ShardManifest
 from cpr_contract.model import TableSpec
 from cpr_contract.reports import Result, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import DataSpec, FollowSpec, JobSpec
+from cpr_contract.spec import DataFormat, DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.documents import read_document
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from processes.faults import NEVER_S
 from support import table_data
+from support.followed_tables import lake_of
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, saved_model, single_process_model
 from support.pins import Pins
@@ -169,3 +170,43 @@ def test_only_trainer_ends_as_one_process_does_once_all_is_trained(tmp_path: Pat
     alone = single_process_model(job, pins.order)
     check_equal(found, alone)
     assert (found.scored, found.auc) == (alone.scored, alone.auc)
+
+
+@pytest.mark.parametrize("form", ["Delta", "Iceberg"])
+def test_members_are_killed_while_versions_of_a_table_come_and_one_is_a_compaction(
+    tmp_path: Path, form: DataFormat
+) -> None:
+    """Each appended row is trained once, and the files that a compaction removed are read as they were pinned."""
+    with lake_of(form, tmp_path / "lake") as lake:
+        job = job_of(tmp_path / "disturbed")
+        data = replace(lake.data, batch_size=BATCH, seed=5, shuffle_rows=300, follow=job.data.follow)
+        job = replace(job, data=data, model=replace(job.model, tables=(TableSpec("user", 100),)))
+        pins = Pins(job)
+        lake.append(0, 230)
+        with LocalJob(job, tmp_path / "disturbed", NEVER_S) as running:
+            running.start()
+            all_trained(running, pins, 230)
+            kill_shard(running)
+            lake.append(230, 320)
+            lake.append(550, 30)
+            running.wait_for(lambda: pins.read() == 580, "both versions are pinned")
+            kill_trainer(0)(running)
+            lake.compact()
+            all_trained(running, pins, 580)
+            compacted = lake.version()
+            running.wait_for(lambda: pins.read() == 580 and versions_of(pins)[-1] == compacted, "it is pinned")
+            roll_back(running)
+            lake.append(580, 120)
+            all_trained(running, pins, 700)
+            pins.end()
+            anchor = running.result()
+        rows, _voids = pins.trained()
+        assert rows == Counter(range(700))
+        assert len(set(versions_of(pins))) >= 4
+        found = saved_model(job, anchor, tmp_path / "found")
+        check_calm_run(found, pins, replace(job, snapshots=job_of(tmp_path / "calm").snapshots), tmp_path)
+
+
+def versions_of(pins: Pins) -> list[int]:
+    tables = (pin.segments[-1].files.table for pin in pins.all)
+    return [table.version for table in tables if table is not None]

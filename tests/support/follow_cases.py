@@ -5,6 +5,9 @@ from __future__ import annotations
 from support.documents import ABSENT, BUILT, CRITEO, OWN_MODEL, PARQUET, Case, Edits, bound
 
 FOLLOW: Edits = CRITEO | {"spec.data.epochs": ABSENT, "spec.data.follow": {}}
+_ICEBERG: Edits = (
+    PARQUET | OWN_MODEL | {"spec.data.format": "Iceberg", "spec.data.epochs": ABSENT, "spec.data.follow": {}}
+)
 _CUSTOM = {"spec.data.format": "Custom", "spec.data.entrypoint": "my.rows:dataset"}
 
 
@@ -20,6 +23,12 @@ FOLLOW_RULES = (
         PARQUET | OWN_MODEL | {"spec.data.follow": {}},
         PARQUET | OWN_MODEL | _CUSTOM | {"spec.data.follow": {}},
         "only data that other programs write can grow",
+    ),
+    Case(
+        "spec.data.uri",
+        _ICEBERG | {"spec.data.uri": "/data/clicks/"},
+        _ICEBERG | {"spec.data.uri": "/data/clicks/metadata/00007-a.metadata.json"},
+        "a metadata file of Iceberg has one version of its table",
     ),
     Case("spec.data.samples", FOLLOW, FOLLOW | {"spec.data.samples": 1000}, "data that grows has no number of samples"),
     bound("spec.data.epochs", 1, 2, under=FOLLOW),

@@ -61,7 +61,7 @@ def clicks_of(first: int, count: int = 3) -> pa.Table:
         {
             "key": pa.array(keys, pa.int64()),
             "click": pa.array([key % 2 for key in keys], pa.int32()),
-            "user": pa.array([None if key % 3 == 2 else f"u{key}" for key in keys]),
+            "user": pa.array([None if key % 3 == 2 else f"u{key}" for key in keys], pa.string()),
             "tags": pa.array([[f"t{key}", "x"] if key % 2 else [] for key in keys], pa.list_(pa.string())),
         }
     )

@@ -39,10 +39,15 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A version of a table: the number of a Delta Lake version, or the id of an Iceberg snapshot."""
+    """A version of a table: the number of a Delta Lake version, or the id of an Iceberg snapshot.
+
+    `tag` is that of the version's commit in the log of a Delta table whose later versions are trained too, empty
+    without such a file. Another tag shows that the log was written again.
+    """
 
     version: int
     columns: tuple[TableColumn, ...]
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ class DataManifest:
     can only be read from the front, the index of its column names in `columns`, and its number of blocks.
     `block_rows` to `block_sizes` have one for each block, file by file: its rows and their position.
     Files of a `table` have the columns of its version, and the values that the table's log has for them: `constants_of`
-    has the index in `constants` for each file.
+    has the index in `constants` for each file. In a pin of data that arrives it is the version up to which the log was
+    read, even without a file.
 
     The files of a Kafka topic are ranges of offsets, such as "clicks-3@100-250": 100 to 249 of partition 3. The size of
     one is that of its values in bytes, its tag their digest, and its block begins at its first offset and has its

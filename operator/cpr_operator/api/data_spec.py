@@ -102,16 +102,17 @@ _Time = Annotated[
 
 
 class Follow(SpecModel):
-    """Data that grows: files that come after the start are trained, too, in the order in which they are found."""
+    """Data that grows: what comes after the start is trained, too, in the order in which it is found."""
 
     every_seconds: Annotated[int, Field(ge=1, le=86400)] = 30
-    """Seconds between two looks for new files or messages. A file is trained once two looks have found it unchanged."""
+    """Seconds between two looks for new data. A file is trained once two looks have found it unchanged. A version of a
+    table may only append rows."""
     until: _Time | None = None
     """The end of the data in RFC 3339 with an offset, such as 2026-12-31T00:00:00Z. Files that are found before are
     trained, and the job then ends as one without `follow` does. Default: no end."""
     idle: Literal["Wait", "Finish"] = "Wait"
-    """When all samples are trained and a look finds no file. Wait: the job waits for more, with the condition CaughtUp.
-    Finish: the data has ended."""
+    """When all samples are trained and a look finds no new data. Wait: the job waits for more, with the condition
+    CaughtUp. Finish: the data has ended."""
 
     @property
     def may_end(self) -> bool:
@@ -152,8 +153,8 @@ class Data(SpecModel):
     at the end names all files below. `*`, `?` and `[...]` are wildcards. With Delta and Iceberg it is the folder of one
     table, or a metadata file of Iceberg. For Kafka: kafka://broker:port/topic, with commas between several brokers."""
     version: Annotated[int, Field(ge=0)] | None = None
-    """The version of the Delta table, or the id of the Iceberg table's snapshot, that is trained. Default: the newest
-    when the job starts."""
+    """The version of the Delta table, or the id of the Iceberg table's snapshot, that is trained; with `follow` the
+    first one. Default: the newest when the job starts."""
     store: Endpoint | None = None
     """The store of s3:// URIs: uri, evaluation.uri and the files of vocabularies. Default: at the endpoint and with the
     credentials of snapshots.store. If it is stated, nothing of snapshots.store is used to read data."""

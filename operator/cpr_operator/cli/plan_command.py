@@ -144,7 +144,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
 def _ending(follow: Follow) -> str:
     """Return the end of a job that follows its data, which has no total before."""
     ends = [] if follow.until is None else [f"at {follow.until}"]
-    ends += ["when it has trained all files and finds no new one"] if follow.idle == "Finish" else []
+    ends += ["when everything is trained and a look finds nothing new"] if follow.idle == "Finish" else []
     known = "Its number of samples, and so its duration, are not known before"
     return f"The data ends {' or '.join(ends)}. {known}." if ends else f"The job has no end: {_ENDLESS}."
 

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from cpr_contract.spec import DataSpec, FollowSpec, KafkaSpec
+from cpr_trainer.data.arrivals import Pinned
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.kafka import arriving_messages, offsets
 from cpr_trainer.data.kafka.arriving_messages import ArrivingMessages
@@ -56,7 +57,7 @@ def as_arrow(rows: Sequence[Click], table: pa.Table | None = None) -> bytes:
 
 
 def look(topic: FakeTopic, names: Sequence[str] = (), form: str = "JSON") -> tuple[Index, ...]:
-    return ArrivingMessages(topic, values_of(form)).look(names, ()).indices
+    return ArrivingMessages(topic, values_of(form)).look(Pinned(names)).indices
 
 
 def names_of(indices: Sequence[Index]) -> list[str]:
@@ -211,15 +212,15 @@ def test_range_ends_at_its_limits_and_a_look_at_its_own(monkeypatch: pytest.Monk
     topic = FakeTopic(2)
     topic.log = [[as_json(row) for row in ROWS[:7]], [MARKER, *(as_json(row) for row in ROWS[7:12])]]
     arriving = ArrivingMessages(topic, values_of())
-    found = arriving.look((), ())
+    found = arriving.look(Pinned())
     assert (found.more, found.is_behind) == (True, True), "five offsets of each partition were read"
     assert names_of(found.indices) == ["0@0-3", "1@0-4", "0@3-5", "1@4-5"]
-    found = arriving.look((), ())
+    found = arriving.look(Pinned())
     assert (found.more, names_of(found.indices)) == (False, ["0@0-3", "1@0-4", "0@3-6", "1@4-6", "0@6-7"])
     monkeypatch.setattr(arriving_messages, "_LOOK_OFFSETS", 100)
     assert found.indices == look(topic), "one look finds the same ranges"
-    assert names_of(arriving.look(["clicks-0@0-3", "clicks-1@0-4"], ()).indices) == ["0@3-6", "1@4-6", "0@6-7"]
-    assert names_of(arriving.look(["clicks-0@0-5", "clicks-1@0-4"], ()).indices) == ["0@5-7", "1@4-6"]
+    assert names_of(arriving.look(Pinned(["clicks-0@0-3", "clicks-1@0-4"])).indices) == ["0@3-6", "1@4-6", "0@6-7"]
+    assert names_of(arriving.look(Pinned(["clicks-0@0-5", "clicks-1@0-4"])).indices) == ["0@5-7", "1@4-6"]
 
 
 def test_look_of_many_bytes_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +228,7 @@ def test_look_of_many_bytes_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = FakeTopic()
     topic.log[0] = [as_json(row) for row in ROWS[:3]]
     arriving = ArrivingMessages(topic, values_of())
-    looks = [arriving.look((), ()) for _ in range(3)]
+    looks = [arriving.look(Pinned()) for _ in range(3)]
     assert [(each.more, *names_of(each.indices)) for each in looks] == [
         (True, "0@0-1"),
         (True, "0@0-2"),
@@ -257,10 +258,10 @@ def test_retention_that_comes_near_the_oldest_anchor_is_logged_once(caplog: pyte
     topic.oldest[0] = 9
     arriving = ArrivingMessages(topic, values_of())
     for _ in range(2):
-        arriving.look(["clicks-0@0-40"], ["clicks-0@20-30", "clicks-0@30-40"])
+        arriving.look(Pinned(["clicks-0@0-40"], ["clicks-0@20-30", "clicks-0@30-40"]))
     assert not caplog.records
     for _ in range(2):
-        arriving.look(["clicks-0@0-40"], ["clicks-0@10-20", "clicks-0@20-40"])
+        arriving.look(Pinned(["clicks-0@0-40"], ["clicks-0@10-20", "clicks-0@20-40"]))
     (record,) = caplog.records
     assert "retention of clicks is near the messages of the oldest anchor, in partitions [0]" in record.getMessage()
 

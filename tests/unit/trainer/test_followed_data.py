@@ -236,7 +236,7 @@ def test_pin_of_another_leader_is_not_taken_for_trained() -> None:
         ({"epochs": 2}, "data.epochs above 1"),
         ({"samples": 100}, "data.samples"),
         ({"hold_out": 0.1}, "data.holdOut"),
-        ({"format": "Delta"}, "data.format: Delta"),
+        ({"format": "Iceberg", "uri": "/t/metadata/v3.metadata.json"}, "a metadata file as data.uri"),
     ],
 )
 def test_data_that_cannot_be_followed_is_refused_by_the_field(changes: dict[str, Any], field: str) -> None:

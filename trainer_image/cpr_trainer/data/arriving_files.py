@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from cpr_trainer.data.arrivals import Arrived, compare_looks
+from cpr_trainer.data.arrivals import Arrived, Pinned, compare_looks
 from cpr_trainer.data.files import Index
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, Version
@@ -24,14 +24,11 @@ class ArrivingFiles:
         self._before: dict[str, Version] = {}
         self._indexed: dict[str, Index] = {}
 
-    def look(self, names: Collection[str], needed: Iterable[str]) -> Arrived:  # noqa: ARG002 -- pinned files may go
-        """Return the whole files that are not pinned. For the arguments see `Arrivals`.
-
-        Raises DataError for a file that cannot be used, and StoreError.
-        """
+    def look(self, pinned: Pinned) -> Arrived:
+        """Return the whole files that are not pinned. Raises DataError for an unusable file, and StoreError."""
         listed = self._files.find(self._uri, may_be_empty=True)
-        now = self._versions(uri for uri in listed if uri not in names)
-        settled, late = compare_looks(self._before, now, max(names, default=""))
+        now = self._versions(uri for uri in listed if uri not in pinned.names)
+        settled, late = compare_looks(self._before, now, max(pinned.names, default=""))
         self._before = now
         indices = self._index_settled(settled)
         # One that changed since will settle again.

@@ -26,6 +26,10 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 
 LOG = "_delta_log/"
+#: An action of a commit, without its kind.
+Action = Mapping[str, Any]
+#: The protocol and the metadata of a table: the actions `protocol` and `metaData`.
+Actions = Mapping[str, Action]
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
 _SIDECARS = LOG + "_sidecars/"
@@ -33,8 +37,8 @@ _SIDECARS = LOG + "_sidecars/"
 _FEATURES = frozenset(
     {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"}
 )
-_COPIERS = 8
-_BROKEN = "Check that the table can be read by other programs (FSCK REPAIR TABLE), or state another data.version."
+READERS = 8
+BROKEN = "Check that the table can be read by other programs (FSCK REPAIR TABLE), or state another data.version."
 
 
 def delta_snapshot(table: str, version: int | None, files: Uris) -> TableSnapshot:
@@ -45,20 +49,71 @@ def delta_snapshot(table: str, version: int | None, files: Uris) -> TableSnapsho
     """
     with TemporaryDirectory(prefix="delta-") as folder:
         version = _copy_log(table, version, files, Path(folder))
-        with content_errors(table + LOG, _BROKEN):
+        with content_errors(table + LOG, BROKEN):
+            return _snapshot_of(DeltaTable(folder, version=version), table, version)
+
+
+def table_actions(table: str, version: int, files: Uris) -> Actions:
+    """Return the actions that state the protocol and the metadata of a version. Raises as `delta_snapshot` does."""
+    with TemporaryDirectory(prefix="delta-") as folder:
+        _copy_log(table, version, files, Path(folder))
+        with content_errors(table + LOG, BROKEN):
             opened = DeltaTable(folder, version=version)
-            _check_features(opened, table)
-            _check_no_deletion_vectors(opened, table)
-            actions = pa.table(opened.get_add_actions())
-            found = TableVersion(opened.version(), _columns(opened))
-            return TableSnapshot(found, _files_of(actions, opened.metadata().partition_columns, table))
+            protocol, about = opened.protocol(), opened.metadata()
+            return {
+                "protocol": {
+                    "minReaderVersion": protocol.min_reader_version,
+                    "minWriterVersion": protocol.min_writer_version,
+                    "readerFeatures": protocol.reader_features,
+                    "writerFeatures": protocol.writer_features,
+                },
+                "metaData": {
+                    "id": str(about.id),
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": opened.schema().to_json(),
+                    "partitionColumns": about.partition_columns,
+                    "configuration": about.configuration,
+                    "createdTime": about.created_time,
+                },
+            }
+
+
+def snapshot_of_actions(about: Actions, added: Sequence[Action], table: str, version: int) -> TableSnapshot:
+    """Return files that commits up to `version` added to a table, as `delta_snapshot` returns those of a version.
+
+    about: the actions that state its protocol and its metadata. added: the actions of the files.
+    """
+    lines = [*({kind: action} for kind, action in about.items()), *({"add": action} for action in added)]
+    with TemporaryDirectory(prefix="delta-") as folder:
+        log = Path(folder) / LOG
+        log.mkdir()
+        (log / commit_name(0)).write_text("\n".join(map(json.dumps, lines)), "utf-8")
+        with content_errors(table + LOG, BROKEN):
+            return _snapshot_of(DeltaTable(folder), table, version)
+
+
+def _snapshot_of(opened: DeltaTable, table: str, version: int) -> TableSnapshot:
+    _check_features(opened, table)
+    _check_no_deletion_vectors(opened, table, version)
+    actions = pa.table(opened.get_add_actions())
+    files = _files_of(actions, opened.metadata().partition_columns, table)
+    return TableSnapshot(TableVersion(version, _columns(opened)), files)
+
+
+def commit_name(version: int) -> str:
+    """Return the name of a version's commit in the log. The names of all files of later versions sort after it."""
+    return f"{version:020}.json"
+
+
+def versions_in(log: Sequence[str]) -> tuple[dict[int, str], dict[int, list[str]]]:
+    """Return the commits and the whole checkpoints among the files of a log, by their version."""
+    commits = {int(match[1]): uri for uri in log if (match := _COMMIT.fullmatch(_name(uri)))}
+    return commits, _whole_checkpoints(log)
 
 
 def _copy_log(table: str, version: int | None, files: Uris, folder: Path) -> int:
     """Copy the part of a log that has a version, from the checkpoint before it on; return the version."""
-    log = files.below(table + LOG)
-    commits = {int(match[1]): uri for uri in log if (match := _COMMIT.fullmatch(_name(uri)))}
-    checkpoints = _whole_checkpoints(log)
+    commits, checkpoints = versions_in(files.below(table + LOG))
     known = sorted({*commits, *checkpoints})
     if not known:
         raise DataError(f"{table} is no Delta table: it has no commit in {LOG}.", "Check data.uri and data.format.")
@@ -77,7 +132,7 @@ def _copy_log(table: str, version: int | None, files: Uris, folder: Path) -> int
     targets = [folder / (_SIDECARS if _SIDECARS in uri else LOG) / _name(uri) for uri in needed]
     for target in targets:
         target.parent.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(_COPIERS, thread_name_prefix="delta-log") as pool:
+    with ThreadPoolExecutor(READERS, thread_name_prefix="delta-log") as pool:
         list(pool.map(_copy, needed, targets, [files] * len(needed)))
     return newest
 
@@ -111,7 +166,7 @@ def _check_features(opened: DeltaTable, table: str) -> None:
         )
 
 
-def _check_no_deletion_vectors(opened: DeltaTable, table: str) -> None:
+def _check_no_deletion_vectors(opened: DeltaTable, table: str, version: int) -> None:
     """Raise DataError if files of a table have rows that deletion vectors mark as deleted.
 
     The list of files does not show them. delta-rs reads all deletion vectors, and those in files of their own were not
@@ -125,7 +180,7 @@ def _check_no_deletion_vectors(opened: DeltaTable, table: str) -> None:
         found = True
     if found:
         raise DataError(
-            f"Version {opened.version()} of the Delta table {table} has files with deletion vectors: some of their "
+            f"Version {version} of the Delta table {table} has files with deletion vectors: some of their "
             "rows were deleted.",
             "Rewrite these files (REORG TABLE ... APPLY (PURGE)), and train the version after that.",
         )
@@ -155,10 +210,10 @@ def _files_of(actions: Any, partitions: Sequence[str], table: str) -> Mapping[st
     if partitions and paths:
         cells = pa.concat_arrays(actions.column("partition").chunks)
         values = list(zip(*(constants_of(cells.field(name), name) for name in partitions), strict=True))
-    return dict(zip((_uri(table, path) for path in paths), values, strict=True))
+    return dict(zip((uri_of(table, path) for path in paths), values, strict=True))
 
 
-def _uri(table: str, path: str) -> str:
+def uri_of(table: str, path: str) -> str:
     """Return the URI of a file by its path in the log, which is percent-encoded. Clones have paths of other tables."""
     plain = unquote(path)
     if "://" in plain or plain.startswith(("/", "file:")):

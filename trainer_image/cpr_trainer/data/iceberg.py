@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO, NoReturn
 from urllib.parse import unquote
 
@@ -12,8 +12,9 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask, ManifestGroupPlanner
+from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BooleanType,
@@ -42,7 +43,7 @@ _ARROW_KINDS: Mapping[type[IcebergType], str] = {
     FloatType: "float",
     DoubleType: "double",
 }
-_BROKEN = "Check that the table can be read by other programs, or state another data.version."
+BROKEN = "Check that the table can be read by other programs, or state another data.version."
 _REWRITE = (
     "Rewrite them (CALL system.rewrite_data_files with delete-file-threshold 1), and train the snapshot after that."
 )
@@ -56,31 +57,76 @@ def iceberg_snapshot(table: str, version: int | None, files: Uris) -> TableSnaps
     have its rows, and StoreError.
     """
     place = newest_metadata(table, files) if table.endswith("/") else table
-    with content_errors(place, _BROKEN):
-        metadata = TableMetadataUtil.parse_raw(_read_text(place, files))
-        snapshot = metadata.current_snapshot() if version is None else metadata.snapshot_by_id(version)
-        if snapshot is None:
-            raise DataError(
-                f"{place} has no snapshot" + ("." if version is None else f" {version}."),
-                "Correct data.version, and let snapshots last for the time of a job "
-                "(history.expire.max-snapshot-age-ms).",
-            )
+    metadata = read_metadata(place, files)
+    with content_errors(place, BROKEN):
+        snapshot = snapshot_in(metadata, version, place)
         # The current snapshot is read by the table's schema of today, an earlier one by its own, as by pyiceberg.
         schema = metadata.schema() if version is None else _schema_of(metadata, snapshot.schema_id)
-        store = StoreIO(files)
-        numbers: dict[str, int] = {}
+        return files_of_snapshot(metadata, snapshot, schema, files)
 
-        def note(entry: ManifestEntry) -> bool:
-            numbers[entry.data_file.file_path] = entry.sequence_number or 0
-            return True
 
-        tasks = list(ManifestGroupPlanner(metadata, store).plan_files(snapshot.manifests(store), note))
-        for task in tasks:
-            _check(task)
-        constants = _PartitionValues(metadata.specs(), schema)
-        ordered = sorted((task.file for task in tasks), key=lambda file: (numbers[file.file_path], file.file_path))
-        found = {Uris.of_place(file.file_path): constants.of(file) for file in ordered}
-        return TableSnapshot(TableVersion(snapshot.snapshot_id, _columns(metadata, schema)), found)
+def snapshot_in(metadata: TableMetadata, version: int | None, place: str) -> Snapshot:
+    """Return a snapshot of the metadata in the file `place`; None is the current one. Raises DataError without it."""
+    snapshot = metadata.current_snapshot() if version is None else metadata.snapshot_by_id(version)
+    if snapshot is None:
+        raise DataError(
+            f"{place} has no snapshot" + ("." if version is None else f" {version}."),
+            "Correct data.version, and let snapshots last for the time of a job (history.expire.max-snapshot-age-ms).",
+        )
+    return snapshot
+
+
+def files_of_snapshot(metadata: TableMetadata, snapshot: Snapshot, schema: Schema, files: Uris) -> TableSnapshot:
+    """Return all files of a snapshot, by a schema of its table. Raises as `iceberg_snapshot` does."""
+    store = StoreIO(files)
+    numbers: dict[str, int] = {}
+
+    def note(entry: ManifestEntry) -> bool:
+        if entry.sequence_number:
+            numbers[entry.data_file.file_path] = entry.sequence_number
+        return True
+
+    tasks = list(ManifestGroupPlanner(metadata, store).plan_files(snapshot.manifests(store), note))
+    for task in tasks:
+        if task.delete_files:
+            raise DataError(f"{task.file.file_path} has rows that delete files of its table mark as deleted.", _REWRITE)
+    ordered = sorted((task.file for task in tasks), key=lambda file: (numbers.get(file.file_path, 0), file.file_path))
+    return snapshot_of_files(metadata, snapshot.snapshot_id, schema, ordered)
+
+
+def snapshot_of_files(
+    metadata: TableMetadata, version: int, schema: Schema, ordered: Iterable[DataFile]
+) -> TableSnapshot:
+    """Return the snapshot `version` with these files alone. Raises DataError for one that is not Parquet."""
+    constants = _PartitionValues(metadata.specs(), schema)
+    found: dict[str, tuple[Constant, ...]] = {}
+    for file in ordered:
+        if file.file_format != FileFormat.PARQUET:
+            raise DataError(
+                f"{file.file_path} is a file of {file.file_format.value}; tables are read from Parquet files.",
+                "Set the table's property write.format.default to parquet, and rewrite its data files.",
+            )
+        found[Uris.of_place(file.file_path)] = constants.of(file)
+    return TableSnapshot(TableVersion(version, _columns(metadata, schema)), found)
+
+
+def metadata_files(table: str, files: Uris) -> dict[int, list[str]]:
+    """Return the metadata files of a table by their numbers. Raises DataError if there is none."""
+    found: dict[int, list[str]] = {}
+    for uri in files.below(table + _FOLDER):
+        if match := _METADATA.fullmatch(unquote(uri.rpartition("/")[2])):
+            found.setdefault(int(match[1] or match[2]), []).append(uri)
+    if not found:
+        raise DataError(
+            f"{table} is no Iceberg table: it has no metadata file in {_FOLDER}.", "Check data.uri and data.format."
+        )
+    return found
+
+
+def is_renamed_whole(uri: str) -> bool:
+    """Return whether a metadata file has its number by a rename, as tables of Hadoop have, so that no other has it."""
+    match = _METADATA.fullmatch(unquote(uri.rpartition("/")[2]))
+    return match is not None and match[1] is not None
 
 
 def newest_metadata(table: str, files: Uris) -> str:
@@ -88,13 +134,8 @@ def newest_metadata(table: str, files: Uris) -> str:
 
     Without a catalog it is taken for the current one. Raises DataError if two files have that number.
     """
-    matches = ((_METADATA.fullmatch(unquote(uri.rpartition("/")[2])), uri) for uri in files.below(table + _FOLDER))
-    numbered = sorted((int(match[1] or match[2]), uri) for match, uri in matches if match)
-    if not numbered:
-        raise DataError(
-            f"{table} is no Iceberg table: it has no metadata file in {_FOLDER}.", "Check data.uri and data.format."
-        )
-    newest = [uri for number, uri in numbered if number == numbered[-1][0]]
+    found = metadata_files(table, files)
+    newest = found[max(found)]
     if len(newest) > 1:
         raise DataError(
             f"{table} has {len(newest)} metadata files of the same number, {newest[0]} and {newest[1]}: only its "
@@ -144,27 +185,17 @@ class _StoreFile(InputFile):
         return self._files.open(self._uri, self._files.version(self._uri))
 
 
-def _read_text(uri: str, files: Uris) -> str:
+def read_metadata(uri: str, files: Uris) -> TableMetadata:
+    """Read a metadata file, plain or packed by gzip. Raises DataError, and StoreError."""
     with files.open(uri, files.version(uri)) as stream:
         data = stream.read()
-    return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode()
+    with content_errors(uri, BROKEN):
+        return TableMetadataUtil.parse_raw((gzip.decompress(data) if data.startswith(_GZIP) else data).decode())
 
 
 def _schema_of(metadata: TableMetadata, schema_id: int | None) -> Schema:
     """Return the schema of a snapshot. Snapshots of early writers name none."""
     return next((each for each in metadata.schemas if each.schema_id == schema_id), metadata.schema())
-
-
-def _check(task: FileScanTask) -> None:
-    """Raise DataError for a file with deleted rows, and for one that is not Parquet."""
-    file = task.file
-    if task.delete_files:
-        raise DataError(f"{file.file_path} has rows that delete files of its table mark as deleted.", _REWRITE)
-    if file.file_format != FileFormat.PARQUET:
-        raise DataError(
-            f"{file.file_path} is a file of {file.file_format.value}; tables are read from Parquet files.",
-            "Set the table's property write.format.default to parquet, and rewrite its data files.",
-        )
 
 
 def _columns(metadata: TableMetadata, schema: Schema) -> tuple[TableColumn, ...]:

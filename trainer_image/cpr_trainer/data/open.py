@@ -10,11 +10,12 @@ from itertools import accumulate, islice
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.model import ModelSpec
-from cpr_contract.pinned_data import Constant, DataManifest
+from cpr_contract.pinned_data import Constant, DataManifest, TableVersion
 from cpr_contract.reports import IDS_SPELLED_TWICE, Problem
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, KafkaSpec
 from cpr_trainer.data.arrivals import Arrivals
 from cpr_trainer.data.arriving_files import ArrivingFiles
+from cpr_trainer.data.arriving_tables import ArrivingTable
 from cpr_trainer.data.batches import arrow_format, orc_format
 from cpr_trainer.data.dataset import Dataset
 from cpr_trainer.data.decode import cells_of
@@ -30,7 +31,7 @@ from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.reader import TableDataset, index_each, index_files
 from cpr_trainer.data.schema import Columns, check_bags, check_fixed_layout, check_tables, columns_of
 from cpr_trainer.data.synthetic import SyntheticDataset
-from cpr_trainer.data.tables import TableFormat
+from cpr_trainer.data.tables import TableFormat, open_log
 from cpr_trainer.data.text import TextFormat
 from cpr_trainer.data.user import UserFormat
 from cpr_trainer.data.vocabularies import Vocabularies, count_values, find_vocabularies
@@ -136,6 +137,8 @@ def arrivals_of(data: DataSpec, columns: Columns, files: Uris) -> Arrivals:
     if data.format == "Kafka":
         return ArrivingMessages(topic_of(data, files), values_of(data, columns, files))
     form = format_of(data, columns, files)
+    if isinstance(form, TableFormat):
+        return ArrivingTable(open_log(data.format, data.uri, data.version, files), form, data.uri, columns.used)
     return ArrivingFiles(data.uri, files, lambda uris: index_each(uris, form))
 
 
@@ -233,8 +236,18 @@ def evaluation_rows(job: JobSpec, rows: int) -> range:
     return held_out(job.data, rows) if evaluation_data(job) is None else range(rows)
 
 
-def manifest_of_indices(job_uid: str, uri: str, indices: Sequence[Index], *, evaluates: bool = False) -> DataManifest:
-    """Return the document that freezes the files of `uri` for a job. It takes 120 bytes a file and 25 a block."""
+def manifest_of_indices(
+    job_uid: str,
+    uri: str,
+    indices: Sequence[Index],
+    *,
+    evaluates: bool = False,
+    table: TableVersion | None = None,
+) -> DataManifest:
+    """Return the document that freezes the files of `uri` for a job. It takes 120 bytes a file and 25 a block.
+
+    table: the version of their table, by default that of the first file.
+    """
     files = [index.file for index in indices]
     blocks = [block for index in indices for block in index.blocks]
     columns = {file.columns: None for file in files}  # Most files have the same.
@@ -258,7 +271,7 @@ def manifest_of_indices(job_uid: str, uri: str, indices: Sequence[Index], *, eva
         block_starts=tuple(block.start for block in blocks),
         block_sizes=tuple(block.size for block in blocks),
         evaluates=evaluates,
-        table=files[0].table if files else None,
+        table=table or (files[0].table if files else None),
         constants=tuple(constants),
         constants_of=tuple(constants[file.constants] for file in files if file.table is not None),
     )

@@ -11,6 +11,7 @@ from cpr_trainer.data.files import Block, Index, SourceFile
 from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.schema import Columns
 from cpr_trainer.data.table_columns import TableSnapshot
+from cpr_trainer.data.table_log import TableLog
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris
 
@@ -38,13 +39,17 @@ class TableFormat(ParquetFormat):
 
         Raises DataError, and StoreError.
         """
-        self._found = read_snapshot(self._name, uri, version, self._uris)
-        if not self._found.files:
+        found = self._found = read_snapshot(self._name, uri, version, self._uris)
+        if not found.files:
             raise DataError(
-                f"Version {self._found.version.version} of the {self._name} table {uri} has no file.",
+                f"Version {found.version.version} of the {self._name} table {uri} has no file.",
                 "Check data.uri and data.version.",
             )
-        return tuple(self._found.files)
+        return tuple(found.files)
+
+    def use(self, found: TableSnapshot) -> None:
+        """Let `index` read the files of `found`."""
+        self._found = found
 
     def index(self, uri: str) -> Index:
         assert self._found is not None, "files are indexed after they were found"
@@ -74,19 +79,48 @@ class TableFormat(ParquetFormat):
 
 def read_snapshot(name: DataFormat, uri: str, version: int | None, files: Uris) -> TableSnapshot:
     """Return a version of a table; None is the newest. Raises DataError, also without the library, and StoreError."""
-    table = uri if uri.endswith(("/", *_METADATA_FILE)) else uri + "/"
-    try:
-        # Each library is an extra, and takes up to a second to import.
+    with _library(name):
         if name == "Delta":
             from cpr_trainer.data.delta import delta_snapshot as snapshot  # noqa: PLC0415
         else:
             from cpr_trainer.data.iceberg import iceberg_snapshot as snapshot  # noqa: PLC0415
+    return snapshot(_place(uri), version, files)
+
+
+def open_log(name: DataFormat, uri: str, version: int | None, files: Uris) -> TableLog:
+    """Return the log of a table whose versions are followed, from `version` on; None is the newest then.
+
+    Raises DataError without the library.
+    """
+    with _library(name):
+        if name == "Delta":
+            from cpr_trainer.data.delta_log import DeltaLog  # noqa: PLC0415
+
+            return DeltaLog(_place(uri), version, files)
+        from cpr_trainer.data.iceberg_log import IcebergLog  # noqa: PLC0415
+
+        return IcebergLog(_place(uri), version, files)
+
+
+def is_metadata_file(uri: str) -> bool:
+    """Return whether `uri` names a metadata file of an Iceberg table."""
+    return uri.endswith(_METADATA_FILE)
+
+
+def _place(uri: str) -> str:
+    return uri if uri.endswith("/") or is_metadata_file(uri) else uri + "/"
+
+
+@contextmanager
+def _library(name: DataFormat) -> Iterator[None]:
+    """Raise DataError if a library is not installed. Each is an extra, and takes up to a second to import."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         raise DataError(
             f"{name} tables need the package {error.name}, which is not installed.",
             f"Install the extra {name.lower()} (pip install 'cprjob[{name.lower()}]'), or use the trainer's image.",
         ) from error
-    return snapshot(table, version, files)
 
 
 def table_format(uri: str, files: Uris) -> DataFormat | None:
@@ -94,6 +128,6 @@ def table_format(uri: str, files: Uris) -> DataFormat | None:
     folder = uri.removesuffix("/") + "/"
     if any(each.endswith(".json") for each in files.below(folder + "_delta_log/")):
         return "Delta"
-    if uri.endswith(_METADATA_FILE) or any(each.endswith(_METADATA_FILE) for each in files.below(folder + "metadata/")):
+    if is_metadata_file(uri) or any(map(is_metadata_file, files.below(folder + "metadata/"))):
         return "Iceberg"
     return None

@@ -74,12 +74,13 @@ class ArrowData:
         self._systems: dict[str, tuple[fs.FileSystem, str]] = {}
 
     @retried
-    def keys(self, place: str, folder: str) -> list[str]:
+    def keys(self, place: str, folder: str, after: str = "") -> list[str]:
         with self.file_system(place, folder) as (system, path):
             below = fs.FileSelector(path.rstrip("/") or "/", recursive=True, allow_not_found=True)
             found = system.get_file_info(below)
         within = len(path) - len(folder)
-        return [each.path[within:] for each in found if each.type == fs.FileType.File]
+        keys = (each.path[within:] for each in found if each.type == fs.FileType.File)
+        return [key for key in keys if key > after]
 
     @retried
     def first_key(self, place: str, prefix: str) -> str | None:

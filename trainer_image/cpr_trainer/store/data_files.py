@@ -31,8 +31,8 @@ class DataStore(Protocol):
     place.
     """
 
-    def keys(self, place: str, folder: str) -> list[str]:
-        """Return the keys of all files below `folder`, which ends in a slash or is empty."""
+    def keys(self, place: str, folder: str, after: str = "") -> list[str]:
+        """Return the keys of all files below `folder`, which ends in a slash or is empty, that sort after `after`."""
 
     def first_key(self, place: str, prefix: str) -> str | None:
         """Return the first key that begins with `prefix`, None without one."""

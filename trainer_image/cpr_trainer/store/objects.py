@@ -63,8 +63,10 @@ def download_into(connection: Connection, bucket: str, name: str, views: Sequenc
     return Received(received, crc)
 
 
-def list_objects(connection: Connection, bucket: str, prefix: str, *, page_keys: int = _PAGE_KEYS) -> Iterator[Entry]:
-    """Yield the objects with keys that begin with `prefix`, in the store's order.
+def list_objects(
+    connection: Connection, bucket: str, prefix: str, *, after: str = "", page_keys: int = _PAGE_KEYS
+) -> Iterator[Entry]:
+    """Yield the objects with keys that begin with `prefix` and sort after `after`, in the store's order.
 
     A page continues the last one by the store's token, or after its last key if the store sends none; never by both,
     which some servers refuse.
@@ -72,7 +74,7 @@ def list_objects(connection: Connection, bucket: str, prefix: str, *, page_keys:
     request = Request(connection.endpoint, connection.field, "GET", bucket)
     # Policies of buckets match empty values, and not absent ones.
     common = {"list-type": "2", "delimiter": "", "encoding-type": "url", "prefix": prefix, "max-keys": str(page_keys)}
-    place: dict[str, str] = {}
+    place = {"start-after": after} if after else {}
     while True:
         page = document(request, connection.send("GET", bucket, query=common | place), "ListBucketResult")
         try:

@@ -37,9 +37,10 @@ class S3Data:
         self._connection = connection
 
     @retried
-    def keys(self, place: str, folder: str) -> list[str]:
+    def keys(self, place: str, folder: str, after: str = "") -> list[str]:
         with translated(self._connection.field):
-            return [each.key for each in list_objects(self._connection, place.removeprefix(S3), folder)]
+            found = list_objects(self._connection, place.removeprefix(S3), folder, after=after)
+            return [each.key for each in found]
 
     @retried
     def first_key(self, place: str, prefix: str) -> str | None:

@@ -97,17 +97,20 @@ class Uris:
             raise DataError(f"{uri} names no file.", "Check data.uri and what lies there.")
         return tuple(sorted(found))
 
-    def below(self, folder: str) -> tuple[str, ...]:
+    def below(self, folder: str, after: str = "") -> tuple[str, ...]:
         """Return the URIs of all files below a folder, which ends in a slash, sorted; none without the folder.
 
-        It leaves no name out, except for folders on a disk that begin with . or _. Raises as `find` does.
+        after: only files whose names in the folder sort after it. It leaves no other name out, except for folders on a
+        disk that begin with . or _. Raises as `find` does.
         """
         if folder.startswith(_REMOTE):
             place, key = _split(folder)
             with _data_errors(folder):
-                keys = self._places(folder).keys(place, key)
+                keys = self._places(folder).keys(place, key, key + after if after else "")
             return tuple(sorted(f"{place}/{quote(each)}" for each in keys))
-        return tuple(sorted(path for path, _ in _files_below(_path(folder)) if not path.endswith(_FOLDER)))
+        root = _path(folder)
+        paths = (path for path, _ in _files_below(root) if not path.endswith(_FOLDER))
+        return tuple(sorted(path for path in paths if path > root + after))
 
     @staticmethod
     def of_place(place: str) -> str:

@@ -13,11 +13,11 @@ from time import time
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.limits import MAX_FILE_NAME, MAX_LATE_FILES
-from cpr_contract.pinned_data import DataPin, PinnedData, PinnedSegment, data_pin_key
+from cpr_contract.pinned_data import DataPin, PinnedData, PinnedSegment, TableVersion, data_pin_key
 from cpr_contract.spec import TABLE_FORMATS, DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.data_pins import PinChain, restates
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.data.arrivals import Arrivals, due_voids
+from cpr_trainer.data.arrivals import Arrivals, Pinned, due_voids
 from cpr_trainer.data.dataset import Layout
 from cpr_trainer.data.files import Index
 from cpr_trainer.data.kafka.offsets import newest_ranges
@@ -25,6 +25,7 @@ from cpr_trainer.data.open import arrivals_of, indices_of_manifest, manifest_of_
 from cpr_trainer.data.reader import layout_of
 from cpr_trainer.data.schema import columns_of
 from cpr_trainer.data.stream_order import StreamOrder
+from cpr_trainer.data.tables import is_metadata_file
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store, StoreError, Uris
 
@@ -36,7 +37,7 @@ class FollowedData:
 
     `segments` are those that a kept anchor may need, and `order` has no others. `names` lack files that a listing no
     longer had at the newest restatement. The files of a topic are ranges of offsets, and `names` has the last one of
-    each partition.
+    each partition. It has no file of a table: the version `table` is that up to which its log was read.
     """
 
     def __init__(self, data: DataSpec, job_uid: str, store: Store) -> None:
@@ -44,6 +45,7 @@ class FollowedData:
         self.order = StreamOrder(data)
         self.segments: tuple[PinnedSegment, ...] = ()
         self.names: set[str] = set()
+        self.table: TableVersion | None = None
         self._found: list[Index] = []
         self._late: tuple[str, ...] = ()
         self._data = data
@@ -89,15 +91,16 @@ class FollowedData:
         end: bool = False,
         oldest_samples: int = 0,
         listed: Collection[str] = (),
+        table: TableVersion | None = None,
         at: float = 0.0,
     ) -> DataPin:
         """Pin these files as the next segment, and voids after their rows; return the pin of that number in the store.
 
-        oldest_samples: those of the oldest anchor that is kept. listed: all files that a look found. at: the time, in
-        seconds since the epoch. Raises as `PinChain.write`.
+        oldest_samples: those of the oldest anchor that is kept. listed: all files that a look found. table: the
+        version up to which it read the log. at: the time, in seconds since the epoch. Raises as `PinChain.write`.
         """
         grown = self.order.followed_by(_layout(files), voids)
-        manifest = manifest_of_indices(self._job_uid, self._data.uri or "", files)
+        manifest = manifest_of_indices(self._job_uid, self._data.uri or "", files, table=table or self.table)
         own, number = grown.segments[-1], self._chain.next_number
         segments: tuple[PinnedSegment, ...] = (PinnedSegment(own.number, own.first_sample, own.rows, voids, manifest),)
         needed = tuple(segment for segment in self.segments if segment.stop > oldest_samples)
@@ -150,6 +153,9 @@ class FollowedData:
         self._late = (*self._late, *(name[-MAX_FILE_NAME:] for name in pin.late))[-MAX_LATE_FILES:]
         if self._data.format == "Kafka":
             self.names = newest_ranges(self.names)
+        elif self._data.format in TABLE_FORMATS:
+            self.names.clear()
+        self.table = pin.segments[-1].files.table
         if pin.end:
             self.order = self.order.ended()
         return found
@@ -204,14 +210,16 @@ class DataLooks:
         if followed.order.has_ended:
             return None
         oldest_samples = self._oldest_samples()
-        arrived = self._arrivals.look(followed.names, followed.needed_names(oldest_samples))
+        arrived = self._arrivals.look(Pinned(followed.names, followed.needed_names(oldest_samples), followed.table))
         self.is_behind = arrived.is_behind
         rows = sum(block.rows for index in arrived.indices for block in index.blocks)
         known = followed.order.known_samples
         idle = waits and not rows and not arrived.more and self._follow.idle == "Finish"
         over = self._follow.until_s is not None and now_s >= self._follow.until_s
         ends = (idle or over) and known + rows > 0
-        voids = due_voids(known, rows, followed.order.batch_size, waits=waits, more=arrived.more, ends=ends)
+        moved = followed.table is not None and arrived.table not in {None, followed.table}
+        batch_size = followed.order.batch_size
+        voids = due_voids(known, rows, batch_size, waits=waits, more=arrived.more, moved=moved, ends=ends)
         if voids is None:
             return None
         return followed.pin(
@@ -221,6 +229,7 @@ class DataLooks:
             end=ends,
             oldest_samples=oldest_samples,
             listed=arrived.listed,
+            table=arrived.table,
             at=now_s,
         )
 
@@ -291,7 +300,7 @@ def check_follow(job: JobSpec) -> None:
         "evaluation of held-out rows": evaluation is not None and evaluation.uri is None,
         "evaluation.earlyStop": evaluation is not None and evaluation.early_stop is not None,
         "ids: Vocabulary": any(table.ids == "Vocabulary" for table in job.model.tables),
-        f"data.format: {data.format}": data.format in TABLE_FORMATS,
+        "a metadata file as data.uri": data.format == "Iceberg" and is_metadata_file(data.uri or ""),
         "trainers.denseSync other than AllReduce": not job.lockstep,
     }
     for field, is_stated in refused.items():

@@ -14,6 +14,13 @@ OF_FOLLOW = (
         "!has(self.follow) || !(self.format in ['Synthetic', 'Custom'])",
     ),
     Rule(
+        "spec.data/uri",
+        "a metadata file of Iceberg has one version of its table, which never grows",
+        f"give the folder of the table, {_OTHERWISE}",
+        "!has(self.follow) || self.format != 'Iceberg' || !has(self.uri)"
+        " || !self.uri.matches('[.]metadata[.]json([.]gz)?$')",
+    ),
+    Rule(
         "spec.data/samples",
         "data that grows has no number of samples",
         f"remove spec.data.samples, and end the data by spec.data.follow.until or idle, {_OTHERWISE}",

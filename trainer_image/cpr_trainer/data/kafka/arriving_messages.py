@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
-from cpr_trainer.data.arrivals import Arrived
+from cpr_trainer.data.arrivals import Arrived, Pinned
 from cpr_trainer.data.kafka.offsets import (
     OffsetRange,
     RangeCounter,
@@ -37,8 +37,8 @@ class ArrivingMessages:
         self._unpinned: dict[int, list[RangeCounter]] = {}
         self._warned: list[int] = []
 
-    def look(self, names: Collection[str], needed: Iterable[str]) -> Arrived:
-        """Read on, and return the ranges that are not pinned. For the arguments see `Arrivals`.
+    def look(self, pinned: Pinned) -> Arrived:
+        """Read on, and return the ranges that are not pinned.
 
         Raises DataError if messages were deleted before they were pinned, or the topic is compacted, and StoreError.
         """
@@ -48,11 +48,11 @@ class ArrivingMessages:
                 f"The topic {topic.name} has cleanup.policy={policy}: compaction deletes messages between others.",
                 "Set cleanup.policy=delete, or write the samples to a topic without compaction.",
             )
-        bounds, pinned = topic.bounds(), next_offsets(names)
-        check_bounds(topic.name, pinned, bounds)
-        self._warn_of_retention(needed, bounds)
+        bounds, offsets = topic.bounds(), next_offsets(pinned.names)
+        check_bounds(topic.name, offsets, bounds)
+        self._warn_of_retention(pinned.needed, bounds)
         self._unpinned = {
-            partition: self._continued(partition, pinned.get(partition), oldest)
+            partition: self._continued(partition, offsets.get(partition), oldest)
             for partition, (oldest, _) in bounds.items()
         }
         self._read({partition: end for partition, (_, end) in bounds.items()})
@@ -60,10 +60,10 @@ class ArrivingMessages:
         if unread:
             _LOG.info("%d messages of %s are not counted yet", unread, topic.name)
         ranges = {
-            partition: [each.index() for each in counters if each.rows or partition not in pinned]
+            partition: [each.index() for each in counters if each.rows or partition not in offsets]
             for partition, counters in self._unpinned.items()
         }
-        return Arrived(tuple(interleaved(ranges)), listed=names, more=unread > 0, is_behind=unread > 0)
+        return Arrived(tuple(interleaved(ranges)), listed=pinned.names, more=unread > 0, is_behind=unread > 0)
 
     def _continued(self, partition: int, pinned: int | None, oldest: int) -> list[RangeCounter]:
         """Return what was read after the pinned offset; an empty range there if that is nothing."""
