@@ -58,10 +58,10 @@ def test_one_job_has_all_its_pods_and_the_other_none(cluster: Cluster, space: Sp
     for run in both:
         space.apply(manifest(run.name, **parts))
 
-    def trains() -> Run | None:
+    def running() -> Run | None:
         return next((run for run in both if run.status().get("phase") == "Running"), None)
 
-    first = until("one of them trains", trains, 180)
+    first = until("one of them trains", running, 180)
     (second,) = [run for run in both if run is not first]
     until("the other one has pods", lambda: len(space.pods(job=second.name)) == TRAINERS + SHARDS, 60)
     assert second.status()["phase"] == "Starting"
