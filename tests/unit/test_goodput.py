@@ -188,10 +188,8 @@ def test_parts_add_up_to_the_wall_time_and_never_shrink(steps: list[tuple[float,
 
 
 def test_projected_account_adds_the_time_since_then_unless_the_job_trains() -> None:
-    queued, training = (
-        fold((0, seen("Queued")), (2, seen("Queued"))),
-        fold((0, seen("Queued")), (2, seen("Training", 0))),
-    )
+    queued = fold((0, seen("Queued")), (2, seen("Queued")))
+    training = fold((0, seen("Queued")), (2, seen("Training", 0)))
     later = projected(queued, BEGIN + 100)
     assert (seconds(later), later.wall_seconds, later.ratio) == ({"queued": 100}, 100, 0)
     assert projected(training, BEGIN + 100) is training
