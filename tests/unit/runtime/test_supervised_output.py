@@ -12,8 +12,10 @@ import mmap, os, signal, sys
 from pathlib import Path
 import numpy as np
 from cpr_trainer.runtime.last_output import OutputRecorder, Tail
+from cpr_trainer.runtime import supervision
 from cpr_trainer.runtime.supervision import FIRST_FREE_WORD, ControlBlock, Supervisor
 
+supervision._LAST_STORE_S = 50.0
 folder = Path(sys.argv[1])
 block = ControlBlock(np.frombuffer(mmap.mmap(-1, 8 * FIRST_FREE_WORD), np.int64), "owner")
 block.initialise()

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -157,6 +157,7 @@ class Supervisor:
         self._look_s = silence_s / 2 / _LOOKS
         self._start = start if recorder is None else partial(recorder.start, start)
         self._recorder = recorder
+        self._storing: deque[int] = deque(maxlen=MOST_CRASHES)  # processes that store an output, maybe ended ones
         self._crashes: deque[float] = deque(maxlen=MOST_CRASHES)
         self._stopping = False
 
@@ -182,9 +183,9 @@ class Supervisor:
             _LOG.info("process %d of this pod starts, pid %d", block.process_number, child)
             code, ended_s = self._wait_for_end(child)
             block.record_end(ended_s)
-            storing = self._store_output(_end_text(code))
+            self._store_output(_end_text(code))
             if code >= 0 and code != ExitCode.INTERNAL:
-                _wait_for(storing, _LAST_STORE_S)
+                _wait_for(self._storing, _LAST_STORE_S)
                 return code  # the process itself decided to end
             _LOG.error("process %d of this pod ended with %d", block.process_number, code)
             self._crashes.append(monotonic())
@@ -199,28 +200,28 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 self._termination_file.write_bytes(b"")  # the problem is solved
 
-    def _store_output(self, end: str) -> int | None:
-        """Begin to store the last output of the process that has ended; return the pid of the process that does it.
+    def _store_output(self, end: str) -> None:
+        """Begin to store the last output of the process that has ended, in a process of its own: the store may hang.
 
-        Nothing waits for that, because the store may hang. Without a roster the output has no place in the store.
+        Without a roster the output has no place in the store.
         """
         if self._recorder is None:
-            return None
+            return
         number, member = self._control_block.process_number, self._control_block.member
         text = self._recorder.take(f"process {number} of this pod {end}\n")
         if member is None:
-            return None
+            return
         store, parent = partial(self._recorder.store, LastOutput(*member, number, text)), os.getpid()
         try:
             child = _fork_if_possible()
         except OSError as error:
             _LOG.warning("the last output of process %d is not stored: %s", number, error)
-            return None
+            return
         if child == 0:
             signal.alarm(_STORE_S)
             exit_with_parent(parent)
             _run_and_exit(store)
-        return child
+        self._storing.append(child)
 
     def _next_signal(self) -> signal.struct_siginfo | None:
         """Return the next signal; None if there is none until it is time for a look."""
@@ -294,12 +295,13 @@ def _run_and_exit(work: Callable[[], None]) -> NoReturn:
         os._exit(ExitCode.OK)
 
 
-def _wait_for(child: int | None, most_s: float) -> None:
-    """Wait until a child ends, at most this long."""
+def _wait_for(children: Iterable[int], most_s: float) -> None:
+    """Wait until all these children have ended, at most this long."""
     until = monotonic() + most_s
-    with contextlib.suppress(ChildProcessError):
-        while child is not None and (left_s := until - monotonic()) > 0 and not os.waitpid(child, os.WNOHANG)[0]:
-            signal.sigtimedwait({signal.SIGCHLD}, left_s)
+    for child in children:
+        with contextlib.suppress(ChildProcessError):  # it has been reaped
+            while (left_s := until - monotonic()) > 0 and not os.waitpid(child, os.WNOHANG)[0]:
+                signal.sigtimedwait({signal.SIGCHLD}, left_s)
 
 
 def _end_text(code: int) -> str:
