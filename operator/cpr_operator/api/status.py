@@ -298,15 +298,13 @@ class Status(Model):
     suspending_since: Timestamp | None = None
     """When suspending began; absent while the job is not being suspended."""
     resume_at: Timestamp | None = None
-    """The time at which a job resumes that released its pods after startupDeadlineSeconds or recovery.deadlineSeconds;
-    absent otherwise."""
+    """When a job resumes whose pods went after startupDeadlineSeconds or recovery.deadlineSeconds; absent otherwise."""
     deleting_since: Timestamp | None = None
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
     """The settings that the job was started with."""
     source_job: Annotated[SourceJob | None, Field(alias="ancestor")] = None
-    """The job that spec.restoreFrom.job or latestOf selected when this job started; absent otherwise, and if this job
-    started from initial values."""
+    """The job that spec.restoreFrom.job or latestOf selected; absent if this job started from initial values."""
     counters: Counters = Counters()
     """The counters that rosters carry."""
     forks: Annotated[tuple[Fork, ...], Field(max_length=MAX_FORKS)] = ()
