@@ -185,6 +185,7 @@ def _apiserver_command(apiserver: Path, folder: Path, port: int, etcd_port: int)
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
+        "--endpoint-reconciler-type=none",  # an address of loopback is no endpoint of a service
         f"--secure-port={port}",
         f"--tls-cert-file={certificate}",
         f"--tls-private-key-file={key}",

@@ -130,10 +130,10 @@ def _times(report: JobReport) -> Chart:
             "name": name,
             "y": ["time"],
             "x": [seconds],
-            "showlegend": seconds > 0,
             "hovertemplate": f"{name}: %{{x:.3f}} s<extra></extra>",
         }
         for name, seconds in times.items()
+        if seconds
     ]
     data.append(_failure_marks(report, times))
     layout = _layout("s", "", type="category")
