@@ -14,6 +14,18 @@ from cpr_operator.cli.pictures.job_report import FailureOutcome, JobReport, outc
 
 #: With more members than this, only those that failed have a line.
 MAX_LANES = 24
+#: Of productive time, and of the causes of lost time in the order of `LostTime`.
+TIME_COLOURS = (
+    "#3d8bd9",
+    "#8a94a0",
+    "#a58a1f",
+    "#19a3a8",
+    "#e0702e",
+    "#c65bb0",
+    "#5c6773",
+    "#b7bec7",
+    "#2fa36b",
+)
 OVER_SAMPLES = "samples"
 OVER_TIME = "time (UTC)"
 
@@ -130,9 +142,10 @@ def _times(report: JobReport) -> Chart:
             "name": name,
             "y": ["time"],
             "x": [seconds],
+            "marker": {"color": colour},
             "hovertemplate": f"{name}: %{{x:.3f}} s<extra></extra>",
         }
-        for name, seconds in times.items()
+        for (name, seconds), colour in zip(times.items(), TIME_COLOURS, strict=False)
         if seconds
     ]
     data.append(_failure_marks(report, times))
@@ -151,7 +164,8 @@ def _failure_marks(report: JobReport, times: Mapping[str, float]) -> Trace:
     lasted = [each.recovery_seconds or 0.0 for each in found]
     x = [min(begin + before, end) for before in accumulate(lasted[:-1], initial=0.0)] if found else []
     texts = [f"{each.role}/{each.index} {each.kind}: {s:.1f} s" for each, s in zip(found, lasted, strict=True)]
-    marks = {"symbol": "line-ns-open", "size": 24}
+    # Visible on each part of the bar, light and dark.
+    marks = {"symbol": "diamond", "size": 12, "color": "#ffffff", "line": {"color": "#1d2430", "width": 2}}
     trace = {**_trace("failures", x, ["time"] * len(x)), "mode": "markers", "marker": marks, "text": texts}
     return {**trace, "hovertemplate": "%{text}<extra></extra>"}
 

@@ -16,9 +16,9 @@ function coloured(layout) {
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colour("--ink"), size: 12 },
     hoverlabel: { bgcolor: colour("--card"), font: { color: colour("--ink") } },
-    colorway: ["#3d8bd9", "#e0702e", "#2fa36b", "#c65bb0", "#a58a1f", "#7a6ff0", "#d64550", "#19a3a8", "#8a94a0"],
+    colorway: ["#3d8bd9", "#e0702e", "#2fa36b", "#c65bb0", "#a58a1f"],
     margin: { l: 8, r: 12, t: 8, b: 8 },
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls the page
   };
 }
