@@ -23,6 +23,7 @@ class ServedModels:
     folder: Path
     sequences: list[int] = field(default_factory=list)
     copies: dict[Path, str] = field(default_factory=dict)
+    checked: int = 0
 
     def copy(self, sequence: int, anchors: Collection[str]) -> bool:
         """Copy the present model, if it is at least the one of that number, and is of one of these anchors."""
@@ -37,11 +38,15 @@ class ServedModels:
         self.copies[copy] = model.about["anchor"]
         return True
 
-    def check(self, job: JobSpec, store: Store, scratch: Path) -> None:
-        """Check that the chain never went back, and that each copy is the export of its anchor, byte for byte."""
+    def check(self, job: JobSpec, store: Store) -> None:
+        """Check that the chain never went back, and that each further copy is the export of its anchor, byte for byte.
+
+        The store still has the anchor: it has `snapshots.keep` of them.
+        """
         assert self.sequences == sorted(self.sequences)
-        for number, (copy, anchor) in enumerate(self.copies.items()):
-            exported = scratch / str(number)
-            exported.mkdir(parents=True)
+        for copy, anchor in list(self.copies.items())[self.checked :]:
+            exported = copy.with_name(f"{copy.name}-exported")
+            exported.mkdir()
             export_model(store, job, ExportRequest(anchor), exported)
             assert files_of(copy) == files_of(exported), anchor
+            self.checked += 1

@@ -209,7 +209,7 @@ def test_clicks_are_trained_once_and_served_while_all_that_takes_part_is_killed(
         "trainers__replicas": 2,
         "shards__replicas": 2,
         "snapshots__denseIntervalSeconds": 1,
-        "snapshots__keep": 128,  # the copied models are compared at the end
+        "snapshots__keep": 128,  # a copied model is compared a moment later
         "publish": {"to": chain, "everySeconds": 1},
         "failurePolicy": {"restartLimit": {"count": 1000}},
     }
@@ -220,6 +220,9 @@ def test_clicks_are_trained_once_and_served_while_all_that_takes_part_is_killed(
             run = Run.start(space, JOB, **changes)
             stream = Stream(cluster, run, broker, served)
             stream.wait_served(1)
+            job = job_of(run, access)
+            store = open_store(job.snapshots.store, None, None)
+            served.check(job, store)
             end, killed = time.monotonic() + 60 * MINUTES, Counter[str]()
             while time.monotonic() < end:
                 for name, fault in stream.faults().items():
@@ -227,7 +230,7 @@ def test_clicks_are_trained_once_and_served_while_all_that_takes_part_is_killed(
                     fault()
                     killed[name] += 1
                     stream.wait_served(2)
-        job = job_of(run, access)
+                    served.check(job, store)
         pins = Pins(job)
         end_data(pins, clicks.rows)
         status = run.finish(within_s=300)
@@ -240,4 +243,4 @@ def test_clicks_are_trained_once_and_served_while_all_that_takes_part_is_killed(
     assert count_by_id(broker, clicks.uri, pins) == Counter(range(clicks.rows))
     assert not any(account(cluster.store, status).values()), "nothing is lost"
     assert len(served.copies) == 2 + killed.total()
-    served.check(job, open_store(job.snapshots.store, None, None), tmp_path / "exported")
+    served.check(job, store)

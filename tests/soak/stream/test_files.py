@@ -154,4 +154,4 @@ def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(
     assert pins.trained()[0] == Counter(range(clicks.files * CLICKS))
     assert not any(status.ledger.ranges), "nothing is lost"
     assert len(served.copies) == 2 + ROUNDS * len(KILLED)
-    served.check(job_of(status), open_store(job_of(status).snapshots.store, None, None), tmp_path / "exported")
+    served.check(job_of(status), open_store(job_of(status).snapshots.store, None, None))
