@@ -1,6 +1,6 @@
-"""What the store of a job has about it, apart from saves, below `<uid>/history/`; and requests for it.
+"""The history of a job in its store, below `<uid>/history/`: keys of last outputs of processes, and requests for them.
 
-The last output of each process of a member is one object, which is written once. `records` has those of the job itself.
+The last output of each process of a member is one object, which is written once. `records` has the keys of job records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProcessId:
 
 
 def history_prefix(job_uid: str) -> str:
-    """The folder of all that is known of a job apart from its saves, with its slash."""
+    """The prefix of all objects of a job's history, with its slash. Saves lie elsewhere."""
     return f"{job_uid}/history/"
 
 

@@ -147,6 +147,8 @@ class JobWriter:
             return
         cache.recorded_at = now
         record = packed_record(observed.recording, status.to_dict(), outcome.events, now)
+        if not record:
+            return
         with contextlib.suppress(BusyError, NotFoundError, RefusedError):
             patch = PodPatch(pod.name, pod.uid, {env.ANNOTATION_HISTORY: record})
             await self.cluster.at(Priority.REGULAR).patch_pod(observed.job.id.namespace, patch)

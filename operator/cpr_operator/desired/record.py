@@ -16,6 +16,8 @@ from cpr_operator.cluster.views import JobView
 
 #: Parts of a spec that are not recorded: templates may contain values of variables that only members need.
 _TEMPLATED = ("shards", "trainers")
+#: Parts of a member's entry in the status that no report of a deleted job needs.
+_ADDRESS = frozenset({"host", "node", "pod", "portBase", "startedAt", "uid"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ def recorded(event: Event, now: float) -> RecordedEvent:
 def packed_record(recording: Recording, status: Mapping[str, Any], events: Iterable[Event], now: float) -> str:
     """Return the encoded record of a job with this status, and with these events after its earlier ones.
 
-    Parts of a record that is too long are left out: its older events, then the spec.
+    Parts of a record that is too long are left out: the addresses of members, then its older events, then the spec.
+    Empty if it is too long even so.
     """
     every = (*recording.events, *(recorded(event, now) for event in events))
     texts = map(pack, map(to_json, _records(recording.view, status, every[-MOST_EVENTS:], now)))
@@ -51,12 +54,19 @@ def _records(
         else value
         for name, value in view.spec.items()
     }
-    while True:
+    yield JobRecord(view.uid, now, _object(view, spec, status), events)
+    # Of a thousand members they are most of the record, and they compress badly.
+    members = {role: [_without_address(each) for each in status.get(role, ())] for role in _TEMPLATED}
+    status = {**status, **members}
+    while events:
         yield JobRecord(view.uid, now, _object(view, spec, status), events)
-        if not events:
-            break
         events = events[-(len(events) // 2) :] if len(events) > 1 else ()
+    yield JobRecord(view.uid, now, _object(view, spec, status), ())
     yield JobRecord(view.uid, now, _object(view, {}, status), ())
+
+
+def _without_address(member: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in member.items() if name not in _ADDRESS}
 
 
 def _object(view: JobView, spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:

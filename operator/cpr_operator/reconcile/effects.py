@@ -225,6 +225,11 @@ def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
     return tuple(pod for pod in pods if pod.phase in LIVE_PHASES)
 
 
+def works(pod: PodView) -> bool:
+    """Return whether a pod runs or starts, and will not be deleted."""
+    return pod.phase in LIVE_PHASES and not pod.ended and pod.deleting_until is None
+
+
 def _check_order(before: Status, after: Status) -> None:
     """Assert the order of the job's history, on which restores, rosters and the budget rely."""
     old, new = before.counters, after.counters

@@ -16,7 +16,7 @@ from cpr_operator.desired.store_pod import publisher_pod
 from cpr_operator.failures import Failure, Kind, Trouble, classify
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.conditions import ConditionUpdate, condition_events, with_conditions
-from cpr_operator.reconcile.effects import LIVE_PHASES, pod_plan
+from cpr_operator.reconcile.effects import LIVE_PHASES, pod_plan, works
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput
 
 #: Times of `Timing.changing_s` from the creation of a publisher to that of its replacement, and how often each failure
@@ -42,7 +42,7 @@ def with_publisher(observed: ReconcileInput, outcome: Outcome) -> Outcome:
         status = with_conditions(status, observed.job.spec_generation, observed.now, update)
     is_last = is_unpublished(status, observed.now)
     needed = not observed.job.deleting and observed.job.spec.publish is not None and (status.phase in _STAYS or is_last)
-    working = [pod for pod in observed.publishers if _works(pod)]
+    working = [pod for pod in observed.publishers if works(pod)]
     creates, wake_s = outcome.creates, outcome.wake_after_s
     begins = not any(pod.phase in LIVE_PHASES for pod in observed.publishers) if is_last else status.phase in _BEGINS
     if needed and not working and begins and is_supported(version_of(status)):
@@ -70,7 +70,7 @@ def publisher_to_read(observed: ReconcileInput) -> PodView | None:
     if newest is None or newest.phase != "Running" or before.recovery is not None:
         return None
     if before.phase == "Running":
-        live = {pod.uid for pod in observed.pods if _works(pod)}
+        live = {pod.uid for pod in observed.pods if works(pod)}
         return newest if live.issuperset(member.uid for member in before.members) else None
     return newest if before.phase in {"Succeeded", "Suspending"} else None
 
@@ -83,10 +83,6 @@ def is_unpublished(status: Status, now: float) -> bool:
     return published is None or published.samples < status.progress.samples
 
 
-def _works(pod: PodView) -> bool:
-    return pod.phase in LIVE_PHASES and not pod.ended and pod.deleting_until is None
-
-
 def _deletes(observed: ReconcileInput, status: Status, *, needed: bool) -> Iterator[PodDelete]:
     """Yield publishers that are to end, and ended ones but the last, for its log, also while another one works."""
     newest = max((pod.incarnation for pod in observed.publishers), default=0)
@@ -94,9 +90,9 @@ def _deletes(observed: ReconcileInput, status: Status, *, needed: bool) -> Itera
         if pod.deleting_until is not None:
             continue
         is_early = status.completion_time is not None and pod.created < status.completion_time
-        if _works(pod) and (is_early or not (needed and pod.incarnation == newest)):
+        if works(pod) and (is_early or not (needed and pod.incarnation == newest)):
             yield PodDelete(pod.name, pod.uid, f"the job is {status.phase}: the newest model is published last")
-        elif not _works(pod) and pod.incarnation < newest - 1:
+        elif not works(pod) and pod.incarnation < newest - 1:
             yield PodDelete(pod.name, pod.uid, "the log of a later publisher is kept")
 
 

@@ -11,7 +11,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.record import packed_record
 from cpr_operator.desired.rosters import is_supported, version_of
 from cpr_operator.desired.store_pod import recorder_pod
-from cpr_operator.reconcile.effects import LIVE_PHASES, pod_plan
+from cpr_operator.reconcile.effects import LIVE_PHASES, pod_plan, works
 from cpr_operator.reconcile.types import Outcome, PodDelete, ReconcileInput
 
 #: Seconds after the end of a job in which it is recorded, also if its time to live is shorter; and the attempts.
@@ -35,21 +35,19 @@ def with_recorder(observed: ReconcileInput, outcome: Outcome) -> Outcome:
         deletes = tuple(PodDelete(pod.name, pod.uid, "the recording of the job is over") for pod in left)
         return replace(outcome, deletes=(*outcome.deletes, *deletes))
     creates = outcome.creates
-    if newest is None or not _works(newest):
+    if newest is None or not works(newest):
         number = 1 if newest is None else newest.incarnation + 1
         record = packed_record(recording, status.to_dict(), outcome.events, observed.now)
+        if not record:
+            return outcome
         creates += (recorder_pod(pod_plan(observed.job.id, observed.job.spec, status), number, record),)
     wake_s = min(outcome.wake_after_s or LAST_S, observed.timing.running_s)
     return replace(outcome, creates=creates, wake_after_s=wake_s, delete_job=False)
 
 
-def _works(pod: PodView) -> bool:
-    return pod.phase in LIVE_PHASES and not pod.ended and pod.deleting_until is None
-
-
 def _is_over(newest: PodView | None) -> bool:
     """Return whether the job is recorded, or no attempt is left."""
-    if newest is None or _works(newest):
+    if newest is None or works(newest):
         return False
     done = newest.container is not None and newest.container.exit_code == ExitCode.OK
     return done or newest.incarnation >= ATTEMPTS

@@ -12,7 +12,9 @@ import pytest
 
 from cpr_contract import env
 from cpr_contract.codec import from_json, unpack
+from cpr_contract.limits import MAX_SHARDS
 from cpr_contract.records import MAX_RECORD_BYTES, JobRecord, RecordedEvent
+from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import ContainerView, JobView, PodView
 from cpr_operator.desired.record import Recording, packed_record
@@ -115,3 +117,27 @@ def test_long_record_loses_old_events_first_then_its_spec() -> None:
     assert len(text) <= MAX_RECORD_BYTES
     huge = {"notes": [hashlib.sha512(text.encode()).hexdigest() for text in noise]}
     assert packed_record(Recording(VIEW), huge, (), 9.0) == ""
+
+
+def test_record_of_a_thousand_shards_has_all_members() -> None:
+    def members(role: type[Shard | Trainer], number: int) -> tuple[Any, ...]:
+        names = [hashlib.sha256(f"{role.role}-{index}".encode()).hexdigest() for index in range(number)]
+        places = {name: {"uid": name[:36], "pod": f"pod-{name}", "node": f"node-{name[-20:]}"} for name in names}
+        return tuple(
+            role(index=index, incarnation=2, started_at=1e9 + index**1.5, **places[name])
+            for index, name in enumerate(names)
+        )
+
+    status = Status(phase="Running", shards=members(Shard, MAX_SHARDS), trainers=members(Trainer, 256))
+    event = Event("Normal", "Running", "all pods are ready", "running")
+    record, found = opened(packed_record(Recording(VIEW), status.to_dict(), (event,), 9.0))
+    recorded = Status.model_validate(found["status"])
+    assert [each.incarnation for each in recorded.shards] == [2] * MAX_SHARDS
+    assert len(recorded.trainers) == 256
+    assert (found["spec"]["data"], [each.key for each in record.events]) == (VIEW.spec["data"], ["running"])
+
+
+def test_job_whose_record_is_too_long_has_no_recorder(ended: ReconcileInput) -> None:
+    noise = {str(number): hashlib.sha512(str(number).encode()).hexdigest() for number in range(4000)}
+    outcome = reconcile(replace(ended, recording=Recording(replace(VIEW, labels=noise))))
+    assert (records_in(outcome), outcome.delete_job) == ([], True)
