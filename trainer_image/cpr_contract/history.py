@@ -50,7 +50,7 @@ def output_key(process: ProcessId) -> str:
 
 
 def parse_output(key: str) -> ProcessId | None:
-    """Return the process whose output has this key; None for any other key."""
+    """Return the process of an output, by its key; None for any other key."""
     found = _OUTPUT.fullmatch(key)
     if found is None:
         return None
