@@ -23,6 +23,8 @@ SparseUpdates = Literal["PerStep", "PerPush"]
 Precision = Literal["fp32", "bf16"]
 #: The device on which trainers compute the dense network.
 Device = Literal["cpu", "cuda"]
+#: The encryption of the traffic between the pods of a job, and with the operator. TLS: mutual, version 1.3.
+Encryption = Literal["None", "TLS"]
 #: The earlier save on which a shard's save is based.
 Rebase = Literal["Consecutive", "OneShot", "Intermittent"]
 #: The choice of the rows of priority saves.

@@ -144,7 +144,7 @@ def _hmac(key: bytes, kind: str, pod: str, content: bytes) -> str:
     return hmac.new(key, f"cprjob {kind}\n{pod}\n".encode() + content, hashlib.sha256).hexdigest()
 
 
-# --- the job's handshake key ---
+# --- the job's handshake key, and the names in certificates ---
 
 #: The reason of a process's problem if its key is not the job's.
 KEY_CHANGED = "KeyChanged"
@@ -155,3 +155,8 @@ _DIGITS = 16
 def key_digest(key: bytes) -> str:
     """Return the first 16 hex digits of a key's SHA-256, which identify it without disclosing it."""
     return hashlib.sha256(key).hexdigest()[:_DIGITS]
+
+
+def certificate_name(job_uid: str, role: str, index: int = 0) -> str:
+    """Return the DNS name in the certificate of a member, or of another process of a job."""
+    return f"{role}-{index}.{job_uid}"
