@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer, TrainerRoster
 from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.runtime import Certificates
 from cpr_trainer.trainer.allreduce.group import NO_STATE, Group
 from cpr_trainer.trainer.allreduce.group_follower import GroupFollower
 from cpr_trainer.trainer.allreduce.group_leader import GroupLeader
@@ -36,11 +37,12 @@ class Member:
     incarnation: int = 1
     key: bytes = b"key"
     host: str = HOST
+    certificates: Certificates | None = None
     replica: Replica = field(default_factory=lambda: Replica(b""))
 
     def __post_init__(self) -> None:
         me = Identity("job", "trainer", self.rank, self.incarnation, 1)
-        self.listener = PeerListener(me, self.key, self.host, 0, silence_s=5)
+        self.listener = PeerListener(me, self.key, self.host, 0, 5.0, self.certificates)
         self.liveness = PeerLiveness()
         self.listener.start()
 

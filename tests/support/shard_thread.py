@@ -18,7 +18,7 @@ from cpr_trainer.embedding.arena import Arena, LocalRows
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.runtime import listen
+from cpr_trainer.runtime import Certificates, listen
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
@@ -31,7 +31,16 @@ from support.shard_job import HOST, KEY, shard_roster
 class ShardThread:
     """Serves shard `index` until closed. `do` runs something between two turns of its loop."""
 
-    def __init__(self, job: JobSpec, index: int = 0, incarnation: int = 1, *, ready: bool = True) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        index: int = 0,
+        incarnation: int = 1,
+        *,
+        ready: bool = True,
+        certificates: Certificates | None = None,
+    ) -> None:
+        self.certificates = certificates
         self.job, self.index, self.incarnation, self.generation = job, index, incarnation, 1
         placement = Placement.of(job.model, job.shards)
         self.arena = Arena.empty(job, *placement.sizes(index))
@@ -42,7 +51,7 @@ class ShardThread:
         if job.parity_shards:
             local = LocalRows(self.arena, placement, index, Seeding.of(job.model, job.data.seed))
             roster = shard_roster(index=index, incarnation=incarnation, newest_incarnation=incarnation)
-            self.redundancy = Redundancy(job, roster, local, self.service, KEY, random.Random())
+            self.redundancy = Redundancy(job, roster, local, self.service, KEY, random.Random(), certificates)
         self.newest = np.zeros(MAX_TRAINERS, np.int64)
         self.newest_shards = np.zeros(job.shards, np.int64)
         self.server = self._listen(0)
@@ -67,6 +76,7 @@ class ShardThread:
             newest=self.newest,
             newest_shards=self.newest_shards,
             parity_server=None if self.redundancy is None else self.redundancy.server,
+            certificates=self.certificates,
         )
 
     def begin_process(self) -> None:

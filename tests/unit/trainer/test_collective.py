@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from cpr_trainer.trainer.allreduce.auth import PairProofs
-from cpr_trainer.trainer.allreduce.collective import Collective, Entries, Entry
+from cpr_trainer.trainer.allreduce.collective import Collective
+from cpr_trainer.trainer.allreduce.tunnel import Entries, Entry
 from cpr_trainer.trainer.control import GroupBroken
 from support.wait_limit import poll_interrupts
 

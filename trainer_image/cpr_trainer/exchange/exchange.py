@@ -30,6 +30,7 @@ from cpr_trainer.exchange.lookup import LinkState, PendingLookup, ShardsUnavaila
 from cpr_trainer.exchange.outbox import STATE_WIDTH, BlockLayout, Push, last_run
 from cpr_trainer.exchange.pools import Spill
 from cpr_trainer.exchange.ring import Block, Ring, padded_bytes
+from cpr_trainer.runtime import Certificates
 
 #: The steps of one trainer that may be unacknowledged.
 WINDOW = 2
@@ -58,6 +59,7 @@ class Exchange(LinkStates):
         *,
         file: ResumeFile | None = None,
         spill: Spill | None = None,
+        certificates: Certificates | None = None,
         window: int = WINDOW,
         clock: Callable[[], float] = monotonic,
         rng: random.Random | None = None,
@@ -72,6 +74,7 @@ class Exchange(LinkStates):
             job.silence_s,
             job.data.batch_size,
             job.parity_shards > 0,
+            certificates,
         )
         self._dims = job.model.band_dims
         self._placement = Placement.of(job.model, job.shards)

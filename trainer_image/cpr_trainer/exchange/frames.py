@@ -10,16 +10,17 @@ rows come in the order of their places, and so band after band, and values are a
 from __future__ import annotations
 
 import enum
-import socket
 import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from cpr_trainer.runtime import Stream
+
 MAGIC = b"CPRF"
 PROTOCOL_VERSION = 4
-_PLAIN = 0  # the encryption byte; another value is reserved for TLS
+_RESERVED = 0
 
 _LAYOUT = struct.Struct("<4sHBBIIIiqqqqqqIIQqq")
 HEADER_BYTES = _LAYOUT.size
@@ -93,13 +94,13 @@ class Header(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the header's bytes, `HEADER_BYTES` long."""
-        return _LAYOUT.pack(MAGIC, PROTOCOL_VERSION, self.operation, _PLAIN, *self[1:])
+        return _LAYOUT.pack(MAGIC, PROTOCOL_VERSION, self.operation, _RESERVED, *self[1:])
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Self:
         """Read a header; raises FrameError if it is none, or of another protocol version."""
-        magic, version, operation, protection, *rest = _LAYOUT.unpack(data)
-        if magic != MAGIC or protection != _PLAIN:
+        magic, version, operation, reserved, *rest = _LAYOUT.unpack(data)
+        if magic != MAGIC or reserved != _RESERVED:
             raise FrameError(f"not a frame: it begins with {bytes(data[:8])!r}")
         if version != PROTOCOL_VERSION:
             raise FrameError(f"the peer speaks version {version} of the protocol, not {PROTOCOL_VERSION}")
@@ -137,7 +138,7 @@ class FrameReader:
         self._payload = memoryview(b"")
         self._left = memoryview(self._header_bytes)
 
-    def read(self, connection: socket.socket) -> Frame | None:
+    def read(self, connection: Stream) -> Frame | None:
         """Return the next frame, None if it is not complete yet.
 
         Raises FrameError for bytes that are no frame, ConnectionError or another OSError when the connection ends.
@@ -189,7 +190,7 @@ class FrameWriter:
         self._waiting.append(memoryview(header.pack()))
         self._waiting.extend(view for part in payload if (view := memoryview(part)).nbytes)
 
-    def flush(self, connection: socket.socket) -> None:
+    def flush(self, connection: Stream) -> None:
         """Send as much as the socket takes now. Raises OSError if the connection is broken."""
         while self._waiting:
             batch = [self._waiting[i] for i in range(min(len(self._waiting), _BUFFERS_PER_CALL))]

@@ -19,10 +19,11 @@ from typing import TypeVar
 
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.roster import Counters, Peer
+from cpr_contract.roster import Counters, Peer, certificate_name
 from cpr_contract.spec import steps_in
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Header, Operation
+from cpr_trainer.runtime import Certificates, Stream, TlsConnection
 
 NONCE_BYTES = 16
 #: The longest document of a handshake: an unauthenticated peer cannot make us buffer more.
@@ -135,6 +136,13 @@ class Responder:
         return hello
 
 
+def check_certificate(connection: Stream, caller: Identity) -> None:
+    """Raise HandshakeError if the connection is encrypted, and its certificate is not that of this caller."""
+    name = certificate_name(caller.job_uid, caller.role, caller.index)
+    if isinstance(connection, TlsConnection) and name not in connection.peer_names:
+        raise HandshakeError(f"{_name(caller)} presents the certificate of {', '.join(sorted(connection.peer_names))}")
+
+
 def _read(cls: type[Document], payload: bytes) -> Document:
     try:
         return from_json(cls, payload)
@@ -180,6 +188,7 @@ class Session:
     silence_s: float
     batch_size: int
     parity: bool
+    certificates: Certificates | None = None
     counters: Counters = _NO_ROSTER
     cut_step: int = 0
     newest_roster_seen: int = 0

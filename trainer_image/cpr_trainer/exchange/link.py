@@ -17,13 +17,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from cpr_contract.env import DATA_PORT
+from cpr_contract.env import DATA_PORT, ROLE_SHARD
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator, Session
 from cpr_trainer.exchange.lookup import CONNECTED, LinkState, PendingLookup, SaveState
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.runtime import backoff, begin_to_connect
+from cpr_trainer.runtime import Stream, TlsConnection, backoff, begin_to_connect
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Link:
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
         self.peer = peer
         self.state = LinkState.DOWN
-        self.connection: socket.socket | None = None
+        self.connection: Stream | None = None
         self.pushes = Outbox()
         self.applied = -1
         self.counted = -1
@@ -74,6 +74,8 @@ class Link:
     @property
     def wants_write(self) -> bool:
         """True if to poll the connection for writability."""
+        if isinstance(self.connection, TlsConnection) and self.connection.handshaking:
+            return False  # the shard's answer is awaited
         return self.state is LinkState.CONNECTING or not self._writer.idle
 
     @property
@@ -219,11 +221,15 @@ class Link:
         if self.connection is None:
             return
         if self.state is LinkState.CONNECTING:
-            error = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                self._drop(now, os.strerror(error))
+            code = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self._drop(now, os.strerror(code))
                 return
-            self._greet()
+            try:
+                self._greet()
+            except OSError as error:  # it has just ended
+                self._drop(now, str(error))
+                return
         self._flush()
 
     def on_readable(self, now: float) -> None:
@@ -260,6 +266,8 @@ class Link:
 
     def _greet(self) -> None:
         session = self._session
+        if session.certificates is not None and isinstance(self.connection, socket.socket):
+            self.connection = session.certificates.connect(self.connection, ROLE_SHARD, self.peer.index)
         self.state = LinkState.GREETING
         self._initiator = Initiator(
             session.key, session.identity(), session.expected(self.peer), os.urandom(NONCE_BYTES), session.encoding

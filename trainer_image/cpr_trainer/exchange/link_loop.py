@@ -18,6 +18,7 @@ from cpr_contract.spec import samples_at
 from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.lookup import LinkState, SaveState
+from cpr_trainer.runtime import Stream
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class LinkLoop:
         self._closing = False
         self._next_tick = 0.0
         self._selector = selectors.DefaultSelector()
-        self._watched: dict[Link, tuple[socket.socket, int]] = {}
+        self._watched: dict[Link, tuple[Stream, int]] = {}
         self._wake_sender, self._wake_receiver = socket.socketpair()
         self._wake_sender.settimeout(0.0)
         self._wake_receiver.settimeout(0.0)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from cpr_contract.env import DATA_PORT
+from cpr_contract.env import DATA_PORT, ROLE_SHARD
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Identity, Initiator
-from cpr_trainer.runtime import connect
+from cpr_trainer.runtime import Certificates, connect
 
 _HANDSHAKE_TIMEOUT_S = 3.0
 
@@ -52,9 +52,19 @@ class PeerConnection:
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- the two identities, and the key
-        self, peer: Peer, key: bytes, me: Identity, callee: Identity, encoding: Encoding, answer_s: float
+        self,
+        peer: Peer,
+        key: bytes,
+        me: Identity,
+        callee: Identity,
+        encoding: Encoding,
+        answer_s: float,
+        certificates: Certificates | None = None,
     ) -> None:
-        self._connection = connect(peer.host, peer.port_base + DATA_PORT, min(_HANDSHAKE_TIMEOUT_S, answer_s))
+        connection = connect(peer.host, peer.port_base + DATA_PORT, min(_HANDSHAKE_TIMEOUT_S, answer_s))
+        self._connection = (
+            connection if certificates is None else certificates.connect(connection, ROLE_SHARD, peer.index)
+        )
         self._memory = BufferPool()
         self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
         try:

@@ -24,6 +24,7 @@ from cpr_trainer.runtime import (
     BadSpecError,
     StatusServer,
     backoff,
+    certificates,
     end_with,
     optional_path,
     problem_of,
@@ -63,6 +64,7 @@ def run(environ: Mapping[str, str], *, once: bool = False) -> None:
         healthy=lambda: True,
         ready=lambda: True,
         registry=CollectorRegistry(),
+        certificates=certificates(environ, env.ROLE_PUBLISHER),
     ):
         work(publisher, state, spec, stop)
     end_with(termination_file(environ), state.report(), ExitCode.OK)  # the operator may have missed the last report

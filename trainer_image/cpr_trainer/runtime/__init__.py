@@ -6,6 +6,7 @@ from cpr_trainer.runtime.environment import (
     BadSpecError,
     ContractVersionError,
     Environment,
+    certificates,
     data_access,
     optional_path,
     processors,
@@ -19,18 +20,23 @@ from cpr_trainer.runtime.sockets import begin_to_connect, connect, listen
 from cpr_trainer.runtime.status_server import StatusServer
 from cpr_trainer.runtime.termination import end_with, exit_code, problem_of, stop_on_sigterm
 from cpr_trainer.runtime.timing import Trace
+from cpr_trainer.runtime.tls import Certificates, Stream, TlsConnection
 
 __all__ = [
     "Acceptor",
     "Access",
     "BadSpecError",
+    "Certificates",
     "ContractVersionError",
     "Environment",
     "RosterFile",
     "StatusServer",
+    "Stream",
+    "TlsConnection",
     "Trace",
     "backoff",
     "begin_to_connect",
+    "certificates",
     "connect",
     "data_access",
     "end_with",

@@ -7,15 +7,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar, get_args
 
 from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.choices import Encryption
 from cpr_contract.codec import ContractError, from_json, unpack
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import KEY_CHANGED, is_signed, key_digest, unseal
 from cpr_contract.spec import JobSpec, description_version
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.errors import TrainerError
+from cpr_trainer.runtime.tls import Certificates
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class Environment:
     descriptor of the resume state of a trainer's last process, set where its supervisor could not fork. `pod` is the
     pod's name, empty if unknown. `memory_dir` is a folder in memory that outlives the container of a shard; None where
     containers are not restarted. `history_file` has the job's record, once the operator gives one to this pod.
+    `certificates` are None if the job's traffic is not encrypted.
     """
 
     job: JobSpec
@@ -101,6 +104,12 @@ class Environment:
     pod: str = ""
     memory_dir: Path | None = None
     history_file: Path | None = None
+    certificates: Certificates | None = None
+
+    def identify(self, role: str, index: int) -> None:
+        """Use this role and index in certificates from now on, if there are any."""
+        if self.certificates is not None:
+            self.certificates.identify(role, index)
 
     def roster_receiver(self, offer: Callable[[bytes], None]) -> Callable[[bytes, str], bool] | None:
         """Return a receiver of rosters sent to this pod, which passes signed ones to `offer`; None without a pod."""
@@ -147,6 +156,8 @@ class Environment:
             pod=environ.get(env.POD, ""),
             memory_dir=optional_path(environ, env.MEMORY_DIR),
             history_file=optional_path(environ, env.HISTORY_FILE),
+            # A process has no role and index before its roster.
+            certificates=certificates(environ, env.ROLE_SPARE),
         )
 
 
@@ -162,6 +173,20 @@ def read_job(environ: Mapping[str, str]) -> JobSpec:
     if job.contract != description_version(CONTRACT_VERSION, job):
         check_contract(job.contract, name)
     return job
+
+
+def certificates(environ: Mapping[str, str], role: str) -> Certificates | None:
+    """Return the certificates of a process if the job's traffic is encrypted, else None. Raises BadSpecError."""
+    encryption = environ.get(env.ENCRYPTION) or "None"
+    if encryption not in get_args(Encryption):
+        raise BadSpecError(f"{env.ENCRYPTION} is {encryption!r}, not one of {get_args(Encryption)}.", _START_BY)
+    if encryption == "None":
+        return None
+    folder = Path(_required(environ, env.KEY_FILE)).parent
+    try:
+        return Certificates(folder, read_job(environ).job_uid, role)
+    except (OSError, ValueError) as error:
+        raise BadSpecError(f"the certificates in {folder} cannot be read: {error}.", _START_BY) from error
 
 
 def termination_file(environ: Mapping[str, str]) -> Path:

@@ -64,6 +64,7 @@ def serve(environment: Environment, control_block: ShardControlBlock, memory: Me
         ready=shard.status.ready,
         registry=shard.metrics.registry,
         receive=environment.roster_receiver(shard.rosters.offer),
+        certificates=environment.certificates,
     )
     with server:
         ending = shard.run()
@@ -103,6 +104,7 @@ class _Shard:
 
     def _run_shard(self, first: ShardRoster, store: Store) -> Ending:
         self._control_block.identify(first.index, first.incarnation)
+        self._environment.identify(env.ROLE_SHARD, first.index)
         if first.newest_incarnation > first.incarnation:
             return Ending(ExitCode.SUPERSEDED)
         _LOG.info(
@@ -132,7 +134,8 @@ class _Shard:
         saving = ShardCheckpointer(job, first, local, writer, self.metrics.saves, chooser)
         parity = None
         if job.parity_shards:
-            parity = Redundancy(job, first, local, service, self._environment.key, random.Random())
+            environment = self._environment
+            parity = Redundancy(job, first, local, service, environment.key, random.Random(), environment.certificates)
             lifecycle.on_rebuilt = parity.adopt
         server = Server(
             self._listener,
@@ -144,6 +147,7 @@ class _Shard:
             newest=self._control_block.newest_trainers,
             newest_shards=self._control_block.newest_shards,
             parity_server=None if parity is None else parity.server,
+            certificates=self._environment.certificates,
         )
         try:
             restorer = Restorer(

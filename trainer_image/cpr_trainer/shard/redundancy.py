@@ -24,6 +24,7 @@ from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.parity_server import ParityServer, ParityStore
 from cpr_trainer.parity.peer_connection import PeerConnection
 from cpr_trainer.parity.rebuild import Neighbours, rebuild
+from cpr_trainer.runtime import Certificates
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.state import Progress
 
@@ -44,11 +45,19 @@ class Redundancy:
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- the rows, the peers, and this shard's identity
-        self, job: JobSpec, roster: ShardRoster, local: LocalRows, service: Service, key: bytes, rng: random.Random
+        self,
+        job: JobSpec,
+        roster: ShardRoster,
+        local: LocalRows,
+        service: Service,
+        key: bytes,
+        rng: random.Random,
+        certificates: Certificates | None = None,
     ) -> None:
         self._job = job
         self._service = service
         self._key = key
+        self._certificates = certificates
         self._roster = roster
         self._local = local
         ring, parts = Ring(job.shards, job.parity_shards), Parts.of(local.placement, job.parity_shards)
@@ -191,7 +200,8 @@ class Redundancy:
     def _connect(self, peer: Peer, generation: int) -> PeerConnection:
         me = Identity(self._job.job_uid, ROLE_SHARD, self._roster.index, self._roster.incarnation, generation)
         callee = replace(me, index=peer.index, incarnation=peer.incarnation)
-        return PeerConnection(peer, self._key, me, callee, self._service.encoding, self._job.silence_s)
+        encoding, answer_s = self._service.encoding, self._job.silence_s
+        return PeerConnection(peer, self._key, me, callee, encoding, answer_s, self._certificates)
 
 
 def _name(rng: random.Random) -> int:

@@ -18,9 +18,17 @@ from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.roster import Peer
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
-from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Hello, Identity, Responder
+from cpr_trainer.exchange.handshake import (
+    LIMIT_BYTES,
+    NONCE_BYTES,
+    HandshakeError,
+    Hello,
+    Identity,
+    Responder,
+    check_certificate,
+)
 from cpr_trainer.parity.parity_server import ParityServer
-from cpr_trainer.runtime import eviction_candidate
+from cpr_trainer.runtime import Certificates, Stream, TlsConnection, eviction_candidate
 from cpr_trainer.shard.service import Service
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +44,7 @@ _RETRY_S = 0.002  # while a push waits for a save to read on
 class Connection:
     """An accepted connection: unauthenticated at first, then the `Client` of a trainer, or that of another shard."""
 
-    def __init__(self, link: socket.socket, peer: str, responder: Responder, now: float) -> None:
+    def __init__(self, link: Stream, peer: str, responder: Responder, now: float) -> None:
         self.link = link
         self.peer = peer  # its address
         self.idle = True  # it has sent nothing yet
@@ -58,6 +66,11 @@ class Connection:
         """The role of the caller; empty before authentication."""
         return "" if self.hello is None else self.hello.caller.role
 
+    @property
+    def has_pending(self) -> bool:
+        """True if bytes are received and decrypted that the selector cannot see."""
+        return isinstance(self.link, TlsConnection) and self.link.pending() > 0
+
     def send(self, header: Header, *payload: Any) -> None:
         """Send a frame now, or as soon as the socket takes it."""
         self.writer.add(header, *payload)
@@ -78,7 +91,7 @@ class Server:
     There are `trainers` ranks. A frame of theirs is at most `limit_bytes` long. `newest`, int64 [MAX_TRAINERS], has the
     highest incarnation of each rank that ever joined this pod, 0 for none, and `newest_shards`, int64 [S], that of each
     other shard. They outlive the process, so the next one refuses older incarnations too. Other shards are refused
-    without a `parity_server`.
+    without a `parity_server`. With `certificates` all connections are encrypted.
     """
 
     def __init__(  # noqa: PLR0913 -- the socket, the identity, and limits for callers
@@ -93,8 +106,10 @@ class Server:
         newest: Ints,
         newest_shards: Ints,
         parity_server: ParityServer | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._key = key
+        self._certificates = certificates
         self._identity = identity
         self._service = service
         self._limit_bytes = limit_bytes
@@ -119,7 +134,9 @@ class Server:
         """Wait up to `timeout_s` for events of the sockets, and handle them."""
         trace = self._service.trace
         trace.lap("rest")
-        events = self._selector.select(min(timeout_s, _RETRY_S) if self._service.push_waits else timeout_s)
+        pending = [connection for connection in self._connections if connection.has_pending]
+        wait_s = min(timeout_s, _RETRY_S) if self._service.push_waits else timeout_s
+        events = self._selector.select(0.0 if pending else wait_s)
         trace.lap("idle")
         now = clock()
         for key, mask in events:
@@ -127,6 +144,9 @@ class Server:
                 self._accept(now)
             elif key.data in self._connections:  # not closed by an earlier event of this very tick
                 self._serve(key.data, mask, now)
+        for connection in pending:
+            if connection in self._connections:
+                self._serve(connection, selectors.EVENT_READ, now)
         if self._paused_until is not None and now >= self._paused_until:
             self._paused_until = None
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -134,6 +154,10 @@ class Server:
         for connection in tuple(self._connections):
             if connection.refused or (connection.hello is None and now - connection.accepted > _HANDSHAKE_TIMEOUT_S):
                 self._close(connection)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Register the events that the connections wait for."""
         for connection in self._connections:
             mask = selectors.EVENT_READ | (0 if connection.writer.idle else selectors.EVENT_WRITE)
             if self._selector.get_key(connection.link).events != mask:
@@ -196,11 +220,15 @@ class Server:
             return
         link.settimeout(0.0)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            secured = link if self._certificates is None else self._certificates.accept(link)
+        except OSError:  # gone again
+            return
         responder = Responder(self._key, self._identity(), os.urandom(NONCE_BYTES), self._service.encoding)
-        connection = Connection(link, address[0], responder, now)
+        connection = Connection(secured, address[0], responder, now)
         self._connections[connection] = None
         self._unauthenticated[connection] = None
-        self._selector.register(link, selectors.EVENT_READ, connection)
+        self._selector.register(secured, selectors.EVENT_READ, connection)
 
     def _pause(self, now: float) -> None:
         """Accept nothing for a while."""
@@ -247,6 +275,7 @@ class Server:
         newest = self._newest_shards if neighbour else self._newest
         if not (neighbour or caller.role == ROLE_TRAINER) or not 0 <= caller.index < len(newest):
             raise HandshakeError(f"{caller.role}/{caller.index} is not a trainer of this job")
+        check_certificate(connection.link, caller)
         if newest[caller.index] > caller.incarnation:
             raise HandshakeError(f"{caller.role}/{caller.index} has a newer incarnation")
         for other in tuple(self._joined()):

@@ -101,9 +101,11 @@ def _train(
             registry=registry,
             receive=environment.roster_receiver(rosters.offer),
             on_recorded=environment.recorded_receiver(status.on_recorded),
+            certificates=environment.certificates,
         ),
     ):
         roster = control.wait_for_roster()
+        environment.identify(ROLE_TRAINER, roster.index)
         # A resumed process reports nothing before it has its state: its samples would be fewer than shards received.
         resumes = control_block is not None and _resumes(control_block, roster)
         if control.stop.is_set() and not resumes:
@@ -128,7 +130,14 @@ def _train(
         known = total_samples if setup.followed is None else setup.followed.order.known_samples
         status.update(total_samples=known, workers=workers.count, workers_reason=workers.reason)
         exchange = Exchange(
-            setup.job, setup.rank, setup.incarnation, environment.key, total_samples, file=file, spill=spill
+            setup.job,
+            setup.rank,
+            setup.incarnation,
+            environment.key,
+            total_samples,
+            file=file,
+            spill=spill,
+            certificates=environment.certificates,
         )
         loop = Loop(setup, control, status, exchange, _group_maker(environment, setup, control), control_block)
         if resumes:
@@ -201,7 +210,8 @@ def _group_maker(environment: Environment, setup: Setup, control: ControlSignals
         return lambda _roster, _state: Group()
     me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
     port, job = environment.port_base + CONTROL_PORT, setup.job
-    listener = PeerListener(me, environment.key, environment.address, port, job.silence_s)
+    key, address = environment.key, environment.address
+    listener = PeerListener(me, key, address, port, job.silence_s, environment.certificates)
     liveness = PeerLiveness()
     listener.start()
     control.listener_alive = listener.alive

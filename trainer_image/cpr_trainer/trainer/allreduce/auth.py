@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -23,7 +22,9 @@ from cpr_trainer.exchange.handshake import (
     Identity,
     Initiator,
     Responder,
+    check_certificate,
 )
+from cpr_trainer.runtime import Stream
 from cpr_trainer.trainer.allreduce.transport import Frame, Kind, ProtocolError, receive_frame, send_frame
 
 #: Length of a nonce, and of a proof.
@@ -67,7 +68,7 @@ class PairProofs:
         return hmac.new(self.key, text, hashlib.sha256).digest()
 
 
-def authenticate(connection: socket.socket, deadline: float, key: bytes, me: Identity, peer: Peer) -> None:
+def authenticate(connection: Stream, deadline: float, key: bytes, me: Identity, peer: Peer) -> None:
     """Connecting side: prove the key to the trainer `peer`, and check its proof. Raises OSError.
 
     `deadline` is a time of `monotonic`.
@@ -82,7 +83,7 @@ def authenticate(connection: socket.socket, deadline: float, key: bytes, me: Ide
     _send(connection, deadline, me, proof)
 
 
-def accept_peer(connection: socket.socket, deadline: float, key: bytes, me: Identity) -> None:
+def accept_peer(connection: Stream, deadline: float, key: bytes, me: Identity) -> None:
     """Accepting side: check the caller's proof, and prove the key to it. Raises OSError.
 
     `deadline` is a time of `monotonic`.
@@ -90,15 +91,15 @@ def accept_peer(connection: socket.socket, deadline: float, key: bytes, me: Iden
     responder = Responder(key, me, secrets.token_bytes(NONCE_BYTES))
     try:
         _send(connection, deadline, me, responder.challenge(_receive(connection, deadline)))
-        responder.accept(_receive(connection, deadline))
+        check_certificate(connection, responder.accept(_receive(connection, deadline)).caller)
     except HandshakeError as error:
         raise ProtocolError(str(error)) from error
 
 
-def _send(connection: socket.socket, deadline: float, me: Identity, document: bytes) -> None:
+def _send(connection: Stream, deadline: float, me: Identity, document: bytes) -> None:
     connection.settimeout(max(deadline - monotonic(), 0.001))
     send_frame(connection, Frame(Kind.PROVE, me.index, payload=document))
 
 
-def _receive(connection: socket.socket, deadline: float) -> bytes:
+def _receive(connection: Stream, deadline: float) -> bytes:
     return bytes(receive_frame(connection, limit_bytes=LIMIT_BYTES, deadline=deadline).payload)

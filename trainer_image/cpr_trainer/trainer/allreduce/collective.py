@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +20,7 @@ from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.allreduce.auth import PAIR_BYTES, PairProofs
 from cpr_trainer.trainer.allreduce.group import Group
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
+from cpr_trainer.trainer.allreduce.tunnel import Entry, ExchangeAddresses, loopback, through_tunnels
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 #: torch's own stubs leave out the classes below the default group.
@@ -29,25 +29,6 @@ _torch: Any = distributed
 TIMEOUT = timedelta(seconds=5)
 #: Abandoned groups with a call under way; kept so that no destructor blocks the loop.
 _parked: list[Collective] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The entry that one trainer puts into the address store; `value` is hex."""
-
-    key: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """The entries of all trainers."""
-
-    entries: tuple[Entry, ...]
-
-
-#: Sends this trainer's entry and returns those of all. Raises GroupBroken, and what ends a wait.
-ExchangeAddresses = Callable[[Entry], Entries]
 
 
 class Collective:
@@ -152,8 +133,16 @@ class ConnectedGroup(Group):
     def _build(self, exchange_addresses: ExchangeAddresses, trainers: int, poll_interrupts: PollInterrupts) -> None:
         """Build the process group and prove the key in it, if the group sums. Raises as `Collective` does."""
         if self._sums:
-            self._collective = Collective(exchange_addresses, self._listener.rank, trainers, self._listener.address)
+            self._collective = self._connected(exchange_addresses, trainers)
             self._collective.prove(self._listener.pair_proofs(self._roster.counters), poll_interrupts)
+
+    def _connected(self, exchange_addresses: ExchangeAddresses, trainers: int) -> Collective:
+        """Return the process group, which has connected to all trainers."""
+        rank = self._listener.rank
+        if not self._listener.encrypted:
+            return Collective(exchange_addresses, rank, trainers, self._listener.address)
+        exchange = through_tunnels(self._listener, self._roster.trainers, exchange_addresses)
+        return Collective(exchange, rank, trainers, loopback(rank))
 
     def _leave_collective(self) -> None:
         if self._collective:

@@ -8,10 +8,11 @@ from time import monotonic
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import Peer, TrainerRoster
-from cpr_trainer.trainer.allreduce.collective import TIMEOUT, ConnectedGroup, Entries, Entry
+from cpr_trainer.trainer.allreduce.collective import TIMEOUT, ConnectedGroup
 from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind
+from cpr_trainer.trainer.allreduce.tunnel import Entries, Entry
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, Finished, GroupBroken, PollInterrupts, Superseded
 
 

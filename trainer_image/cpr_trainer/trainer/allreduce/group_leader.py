@@ -8,10 +8,11 @@ from time import monotonic
 
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.roster import TrainerRoster
-from cpr_trainer.trainer.allreduce.collective import TIMEOUT, ConnectedGroup, Entries, Entry
+from cpr_trainer.trainer.allreduce.collective import TIMEOUT, ConnectedGroup
 from cpr_trainer.trainer.allreduce.group import Form, Go, Hello, Provide, Replica, StateAgreement, agree_on_state
 from cpr_trainer.trainer.allreduce.listener import PeerListener, PeerLiveness
 from cpr_trainer.trainer.allreduce.transport import Channel, Frame, Kind, Received
+from cpr_trainer.trainer.allreduce.tunnel import Entries, Entry
 from cpr_trainer.trainer.control import POLL_INTERVAL_S, GroupBroken, PollInterrupts
 
 _DISMISS_TIMEOUT_S = 2.0

@@ -10,12 +10,21 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from cpr_contract.env import CONTROL_PORT
+from cpr_contract.env import CONTROL_PORT, ROLE_TRAINER
 from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.runtime import Acceptor, connect, listen
+from cpr_trainer.runtime import Acceptor, Certificates, Stream, connect, listen
 from cpr_trainer.trainer.allreduce.auth import PairProofs, accept_peer, authenticate
-from cpr_trainer.trainer.allreduce.transport import Authenticate, Channel, Frame, Inbox, Kind
+from cpr_trainer.trainer.allreduce.carrier import carry_to
+from cpr_trainer.trainer.allreduce.transport import (
+    Authenticate,
+    Channel,
+    Frame,
+    Inbox,
+    Kind,
+    receive_frame,
+    send_frame,
+)
 
 _HEARTBEAT_S = 1.0
 _CONNECT_TIMEOUT_S = 2.0
@@ -29,14 +38,25 @@ _POLL_S = 0.5
 class PeerListener:
     """One trainer's end of all control connections; it listens at `address` and `port`."""
 
-    def __init__(self, me: Identity, key: bytes, address: str, port: int, silence_s: float) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 -- the identity, the address, and what secures the connections
+        self,
+        me: Identity,
+        key: bytes,
+        address: str,
+        port: int,
+        silence_s: float,
+        certificates: Certificates | None = None,
+    ) -> None:
         self.rank = me.index
         self.address = address
         self.inbox = Inbox()
         self._me = me
         self._key = key
+        self._certificates = certificates
         self._heartbeat_timeout_s = silence_s
         self._open: set[Channel] = set()
+        #: Host and port of this trainer's process group, on loopback. Others may open tunnels to it alone.
+        self.group_address = "", 0
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._threads = tuple(
@@ -68,14 +88,34 @@ class PeerListener:
 
     def connect_to(self, peer: Peer, inbox: Inbox | None = None) -> Channel:
         """Connect to another trainer; its frames go to `inbox`, by default that of all. Raises OSError."""
-        if not peer.host:
-            raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
-        connection = connect(peer.host, peer.port_base + CONTROL_PORT, _CONNECT_TIMEOUT_S)
+        connection = self._connect(peer)
         channel = self._open_channel(
-            connection, lambda opened, end: authenticate(opened, end, self._key, self._me, peer), inbox
+            connection,
+            lambda opened, end: authenticate(opened, end, self._key, self._me, peer),
+            inbox,
         )
         channel.start()
         return channel
+
+    @property
+    def encrypted(self) -> bool:
+        """True if all connections are encrypted, and those of the process group have to go through tunnels."""
+        return self._certificates is not None
+
+    def open_tunnel(self, peer: Peer, port: int) -> Stream:
+        """Return a connection to this port of the peer's process group. Raises OSError."""
+        deadline = monotonic() + _CONNECT_TIMEOUT_S
+        tunnel = self._connect(peer)
+        try:
+            authenticate(tunnel, deadline, self._key, self._me, peer)
+            send_frame(tunnel, Frame(Kind.TUNNEL, self.rank, port))
+            while receive_frame(tunnel, limit_bytes=0, deadline=deadline).kind is not Kind.TUNNEL:
+                pass  # a heartbeat
+        except OSError:
+            tunnel.close()
+            raise
+        tunnel.settimeout(None)
+        return tunnel
 
     def pair_proofs(self, counters: Counters) -> PairProofs:
         """Return the proofs between this trainer and the members of an all-reduce group."""
@@ -87,9 +127,15 @@ class PeerListener:
             self._open.discard(channel)
         channel.close()
 
-    def _open_channel(
-        self, connection: socket.socket, authenticate: Authenticate, inbox: Inbox | None = None
-    ) -> Channel:
+    def _connect(self, peer: Peer) -> Stream:
+        if not peer.host:
+            raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
+        connection = connect(peer.host, peer.port_base + CONTROL_PORT, _CONNECT_TIMEOUT_S)
+        if self._certificates is None:
+            return connection
+        return self._certificates.connect(connection, ROLE_TRAINER, peer.index)
+
+    def _open_channel(self, connection: Stream, authenticate: Authenticate, inbox: Inbox | None = None) -> Channel:
         channel = Channel(connection, authenticate, inbox or self.inbox, self._heartbeat_timeout_s)
         with self._lock:
             self._open.add(channel)
@@ -106,10 +152,19 @@ class PeerListener:
 
     def _receive(self, connection: socket.socket, _address: object) -> Callable[[], None]:
         """Authenticate a caller in a separate thread. Raises OSError if no thread can be started."""
-        channel = self._open_channel(connection, lambda opened, end: accept_peer(opened, end, self._key, self._me))
+        secured = connection if self._certificates is None else self._certificates.accept(connection)
+        channel = self._open_channel(secured, lambda opened, end: accept_peer(opened, end, self._key, self._me))
+        channel.on_tunnel = self._carry
         channel.on_settled = lambda: self._acceptor.leave(connection)
         channel.start()
         return channel.close
+
+    def _carry(self, tunnel: Stream, port: int) -> None:
+        """Carry a tunnel. Raises OSError for one to another port than the process group's."""
+        host, group_port = self.group_address
+        if port != group_port:
+            raise ConnectionRefusedError(f"no process group listens on port {port}")
+        carry_to(tunnel, host, port)
 
     def _send_heartbeats(self) -> None:
         while not self._ending.wait(_HEARTBEAT_S):

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
 
+from cpr_trainer.runtime import Stream
+
 VERSION = 1
 _MAGIC = b"CPRT"
 _HEADER = struct.Struct("!4sBBHqqQ")
@@ -32,7 +34,7 @@ _HANDSHAKE_S = 3.0
 
 #: Proves the job's key to the other side of a new connection and checks its proof, until a time of `monotonic`. Raises
 #: OSError if that fails.
-Authenticate = Callable[[socket.socket, float], None]
+Authenticate = Callable[[Stream, float], None]
 
 
 class Kind(enum.IntEnum):
@@ -51,6 +53,7 @@ class Kind(enum.IntEnum):
     REFUSED = 9  # leader: its roster has a newer incarnation of the receiver
     PROVE = 10  # either: a document of the handshake
     ENTRY = 14  # follower: its `Entry` of the address store. leader: the `Entries` of all
+    TUNNEL = 16  # either: `step` is a port of the receiver's process group; the same frame answers it. Bytes follow
     DATA = 15  # leader: `step` is the number of the newest pin of the data, up to which all read
     # Without lockstep only (`trainer.async_sync`):
     COPY = 11  # follower: its dense parameters after `step`
@@ -102,13 +105,16 @@ class Inbox:
 class Channel:
     """One connection. `send_s` limits how long a send waits for a peer that does not read.
 
-    `on_settled` is called once, when the connection is authenticated or has ended.
+    `on_settled` is called once, when the connection is authenticated or has ended. `on_tunnel` is called by the
+    connection's thread if the other side turns it into a tunnel for this port; the connection ends when it returns.
     """
 
-    def __init__(self, connection: socket.socket, authenticate: Authenticate, inbox: Inbox, send_s: float) -> None:
+    def __init__(self, connection: Stream, authenticate: Authenticate, inbox: Inbox, send_s: float) -> None:
         self.last_seen = monotonic()
         self.on_settled: Callable[[], None] = lambda: None
+        self.on_tunnel: Callable[[Stream, int], None] = lambda _stream, _port: None
         self._connection = connection
+        self._tunnels = False
         self._authenticate = authenticate
         self._inbox = inbox
         self._send_s = send_s
@@ -139,6 +145,8 @@ class Channel:
             return False
         try:
             with self._sending:
+                if self._tunnels:
+                    return False
                 send_frame(self._connection, frame)
         except OSError:
             self.close()
@@ -161,29 +169,38 @@ class Channel:
             while True:
                 frame = receive_frame(self._connection)
                 self.last_seen = monotonic()
+                if frame.kind is Kind.TUNNEL:
+                    self._tunnel(frame)
                 self._inbox.put(Received(self, frame))
         except OSError:
             self._end()
 
+    def _tunnel(self, frame: Frame) -> None:
+        """Be a tunnel until it ends. Raises ConnectionAbortedError then, and OSError."""
+        with self._sending:  # no heartbeat may follow the answer
+            send_frame(self._connection, frame)
+            self._tunnels = True
+        self._connection.settimeout(None)
+        self.on_tunnel(self._connection, frame.step)
+        raise ConnectionAbortedError("the tunnel has ended")
+
     def _end(self) -> None:
         self.close()
         self.on_settled()
-        if self._settled.is_set():
+        if self._settled.is_set() and not self._tunnels:
             self._inbox.put(Received(self, None))
         else:
             self._settled.set()  # Releases senders that wait for the handshake; they fail on the closed socket.
 
 
-def send_frame(connection: socket.socket, frame: Frame) -> None:
+def send_frame(connection: Stream, frame: Frame) -> None:
     """Send one frame. Raises OSError."""
     connection.sendall(header_of(frame))
     if frame.payload:
         connection.sendall(frame.payload)
 
 
-def receive_frame(
-    connection: socket.socket, *, limit_bytes: int = _MAX_PAYLOAD_BYTES, deadline: float | None = None
-) -> Frame:
+def receive_frame(connection: Stream, *, limit_bytes: int = _MAX_PAYLOAD_BYTES, deadline: float | None = None) -> Frame:
     """Return the next frame. Raises OSError at the end of the connection, ProtocolError for a payload above the limit.
 
     Raises TimeoutError if the frame is not complete at `deadline`, a time of `monotonic`. Without a deadline it waits
@@ -204,7 +221,7 @@ def header_of(frame: Frame) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, frame.kind, frame.rank, frame.step, frame.cut_step, len(frame.payload))
 
 
-def _receive_exactly(connection: socket.socket, size_bytes: int, deadline: float | None) -> bytearray:
+def _receive_exactly(connection: Stream, size_bytes: int, deadline: float | None) -> bytearray:
     data = bytearray(size_bytes)
     view = memoryview(data)
     while view:

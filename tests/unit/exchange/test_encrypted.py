@@ -1,0 +1,118 @@
+"""A trainer and shards whose connections are encrypted."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpr_contract.spec import JobSpec
+from cpr_trainer.embedding.unique_rows import UniqueRows
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.exchange.handshake import HandshakeError, Identity
+from cpr_trainer.parity.peer_connection import PeerConnection
+from cpr_trainer.runtime import Certificates, tls
+from support.exchanges import WAIT_S, follow, push, wait_for
+from support.job_certificates import STRANGERS, certificates_of, stranger, write_ca
+from support.shard_job import KEY
+from support.shard_thread import ShardThread
+
+#: A lookup of all rows needs several records of TLS.
+MANY = 90
+REFUSALS = {
+    "another job": "unknown ca",
+    "another rank": "trainer/1 incarnation 1 presents the certificate of trainer-2.",
+    "no certificate": "certificate required",
+    "not encrypted": "closed the connection|reset",
+}
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Path:
+    return write_ca(tmp_path / "ca")
+
+
+@pytest.fixture
+def shards(job: JobSpec, serve: Callable[..., ShardThread], ca: Path) -> tuple[ShardThread, ShardThread]:
+    first, second = (serve(index, certificates=certificates_of(ca, job.job_uid, "shard", index)) for index in range(2))
+    return first, second
+
+
+@pytest.fixture
+def connect(job: JobSpec) -> Iterator[Callable[[Certificates | None], Exchange]]:
+    made: list[Exchange] = []
+
+    def make(certificates: Certificates | None) -> Exchange:
+        made.append(Exchange(job, 0, 1, KEY, 1000, certificates=certificates))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_lookups_and_pushes_are_those_of_a_plain_connection(
+    job: JobSpec,
+    ca: Path,
+    shards: tuple[ShardThread, ShardThread],
+    serve: Callable[..., ShardThread],
+    connect: Callable[[Certificates | None], Exchange],
+    rows: UniqueRows,
+) -> None:
+    seen = []
+    for certificates, pair in (
+        (certificates_of(ca, job.job_uid, "trainer", 0), shards),
+        (None, (serve(0), serve(1))),
+    ):
+        exchange = connect(certificates)
+        follow(exchange, *pair)
+        exchange.wait_ready(WAIT_S)
+        for step in range(1, MANY):
+            exchange.lookup(step, rows).result(WAIT_S)
+            push(exchange, rows, step)
+        exchange.settle(WAIT_S)
+        seen.append(exchange.lookup(MANY, rows).result(WAIT_S).copy())
+    np.testing.assert_array_equal(*seen)
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_shard_refuses_strangers(job: JobSpec, ca: Path, shards: tuple[ShardThread, ShardThread], kind: str) -> None:
+    me, shard = Identity(job.job_uid, "trainer", 1, 1, 1), shards[0]
+    with pytest.raises(HandshakeError if kind == "another rank" else OSError, match=REFUSALS[kind]):
+        PeerConnection(
+            shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S, stranger(kind, ca, job.job_uid)
+        )
+    assert not list(shard.server._joined())
+
+
+def test_trainer_refuses_the_server_of_another_shard(
+    job: JobSpec, ca: Path, serve: Callable[..., ShardThread], connect: Callable[..., Exchange], caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO)
+    swapped = [serve(index, certificates=certificates_of(ca, job.job_uid, "shard", 1 - index)) for index in range(2)]
+    exchange = connect(certificates_of(ca, job.job_uid, "trainer", 0))
+    follow(exchange, *swapped)
+    wait_for(lambda: caplog.text.count("Hostname mismatch") >= 2)
+    assert exchange.unavailable() == (0, 1)
+
+
+def test_next_connection_has_a_new_certificate(job: JobSpec, ca: Path, shards: tuple[ShardThread, ShardThread]) -> None:
+    now = time.time() - tls.LIFETIME_S - 1
+    certificates = Certificates(ca, job.job_uid, "trainer", lambda: now)
+    me, shard = Identity(job.job_uid, "trainer", 0, 1, 1), shards[0]
+
+    def connect() -> PeerConnection:
+        return PeerConnection(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S, certificates)
+
+    with pytest.raises(ssl.SSLError, match="certificate expired"):
+        connect()
+    now += tls.LIFETIME_S / 2
+    with closing(connect()):
+        assert len(list(shard.server._joined())) == 1
