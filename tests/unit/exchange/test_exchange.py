@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,16 @@ import pytest
 from cpr_contract import env
 from cpr_contract.codec import from_json
 from cpr_contract.reports import ExitCode, Problem
+from cpr_contract.spec import JobSpec
 from cpr_contract.trace import TracedStep
 from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.process import run_role
 from cpr_trainer.runtime import Trace
-from support.exchanges import WAIT_S, Pair, push, wait_for
+from support.exchanges import WAIT_S, Pair, follow, push, wait_for
+from support.shard_job import KEY
+from support.shard_thread import ShardThread
 
 
 def test_a_lookup_sees_the_push_before_it(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
@@ -111,3 +115,25 @@ def test_failed_assertion_of_the_exchange_thread_is_raised_with_its_text(
     wait_for(lambda: exchange._loop._failure is not None)
     with pytest.raises(RuntimeError, match="a block is released twice"):
         exchange.settle(WAIT_S)
+
+
+def test_step_that_the_last_process_pushed_already_is_lost_once(
+    job: JobSpec, exchange: Exchange, pair: Pair, rows: UniqueRows, serve: Callable[..., ShardThread]
+) -> None:
+    """A trainer is replaced, and then the shard, before the new trainer pushes the last step of the old one again."""
+    for step in (1, 2):
+        push(exchange, rows, step)
+    exchange.settle(WAIT_S)
+    successor = Exchange(job, 0, 2, KEY, 1000)
+    try:
+        follow(successor, *pair)
+        successor.wait_ready(WAIT_S)
+        restored = serve(0, 2)
+        follow(successor, restored, pair[1], roster=2)
+        successor.wait_ready(WAIT_S)
+        push(successor, rows, 2)
+        successor.settle(WAIT_S)
+    finally:
+        successor.close()
+    of_a_step = int(rows.bounds[1])
+    assert (restored.progress.row_updates.lost, restored.progress.row_updates.pushed) == (of_a_step, (2 * of_a_step,))

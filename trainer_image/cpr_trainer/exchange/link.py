@@ -160,7 +160,9 @@ class Link:
 
     def add_push(self, push: Push) -> None:
         """Queue the push of a step, which is sent until acknowledged. The push of a skipped step is only counted."""
-        push = replace(push, row_updates=self.row_updates)
+        # The last process of this rank may have pushed this very step, and then the shard's count contains it.
+        earlier = self.row_updates - (push.count if push.step <= self.counted else 0)
+        push = replace(push, row_updates=earlier)
         self.count(push.step, push.count)
         if push.step > self.skipped:
             self._expect_received()
