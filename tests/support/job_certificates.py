@@ -21,7 +21,7 @@ def write_ca(folder: Path) -> Path:
     """Write the files of a new CA into a folder."""
     folder.mkdir()
     key = Ed25519PrivateKey.generate()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "CPRJob job")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"CPRJob {folder.name}")])
     ca = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -10,6 +10,7 @@ import logging
 import os
 import selectors
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -248,7 +249,9 @@ class Server:
                     self._on_frame(connection, frame, now)
         except (FrameError, HandshakeError) as error:
             connection.refuse(str(error))
-        except OSError:
+        except OSError as error:
+            if isinstance(error, ssl.SSLError):
+                _LOG.warning("refused a connection of %s: %s", connection.peer, error)
             self._close(connection)
 
     def _on_frame(self, connection: Connection, frame: Frame, now: float) -> None:
