@@ -1,8 +1,8 @@
 """Certificates of encrypted jobs: each job's own CA, the operator's identity, and how the operator uses them.
 
-A member signs a certificate of its own with the key of its job's CA. The operator's certificate signs itself, and pods
-trust exactly this one besides their CA. Certificates end in the year 9999, as RFC 5280 (4.1.2.5) has it for those
-without an end: they are replaced with their keys. `cryptography` is imported when the first one is made.
+A member signs a certificate of its own with the key of its job's CA. The operator's certificate signs itself. Pods
+trust it and their CA, and no other. Certificates end in the year 9999, as RFC 5280 (4.1.2.5) has it for those without
+an end: they are replaced with their keys. `cryptography` is imported when the first one is made.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class PodTLS:
-    """How the operator connects to a pod of an encrypted job: the job's context, and the name in the certificate."""
+    """A connection to a pod of an encrypted job: the context of its job, and the name in its certificate."""
 
     context: ssl.SSLContext
     name: str
@@ -58,16 +58,19 @@ def new_identity() -> KeyPair:
 
 
 def pod_tls(pod: PodView, ca: str, identity: KeyPair) -> PodTLS:
-    """Return how to connect to `pod`, whose job has the CA `ca` (PEM). Raises ssl.SSLError if one is no certificate.
+    """Return the connection to `pod`; `ca` is the certificate of its job's CA (PEM).
 
-    The pod's labels have its role and index. A spare presents a shard's name once it has its roster.
+    Raises the errors of `client_context`. The pod's labels have its role and index. A spare presents a shard's name once it has its roster.
     """
     return PodTLS(client_context(ca, identity), certificate_name(pod.owner_uid, pod.role, max(pod.index, 0)))
 
 
 @lru_cache(maxsize=MAX_CONTEXTS)
 def client_context(ca: str, identity: KeyPair) -> ssl.SSLContext:
-    """Return the context of a client that presents `identity` and trusts `ca` (PEM) alone. Raises ssl.SSLError."""
+    """Return the context of a client that presents `identity` and trusts `ca` (PEM) alone.
+
+    Raises ssl.SSLError or ValueError if one is no certificate.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=ca)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -64,7 +63,7 @@ def from_secret(server: ApiServer, namespace: str, name: str) -> Load:
         with suppress(NotFoundError):
             return _read(name, await server.get(f"{path}/{name}"))
         made = new_identity()
-        # Another replica may create it at the same time. What the Secret holds counts.
+        # Another replica may create it at the same time: then its identity counts.
         with suppress(AlreadyExistsError):
             await server.create(path, _secret(namespace, name, made))
             return made
@@ -105,6 +104,6 @@ def _read(name: str, secret: dict[str, Any]) -> KeyPair:
         certificate, key = (base64.b64decode(secret["data"][part]).decode("ascii") for part in (CERTIFICATE, KEY))
         identity = KeyPair(certificate, key)
         client_context(certificate, identity)
-    except (KeyError, TypeError, binascii.Error, UnicodeDecodeError, ssl.SSLError) as error:
+    except (KeyError, TypeError, ValueError, ssl.SSLError) as error:
         raise RefusedError(f"{name} holds no certificate with its key ({error!r}): delete it") from error
     return identity

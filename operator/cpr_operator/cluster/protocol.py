@@ -194,7 +194,7 @@ class Cluster(Protocol):
         """The pod's `/status` answer, None if it does not answer in time, or with more than `max_bytes`.
 
         `recorded` is sent to the pod: what the job's status holds (`cpr_contract.reports.Recorded`, as JSON), or empty.
-        With `tls` a pod whose certificate is another one does not answer.
+        `tls`: the connection to a pod of an encrypted job. A pod with another certificate does not answer.
         """
         ...
 

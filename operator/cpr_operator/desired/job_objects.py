@@ -25,7 +25,7 @@ class IngressSources:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The CA of an encrypted job, and the certificate of the operator (PEM), which its pods accept besides."""
+    """The CA of an encrypted job, and the certificate of the operator (PEM)."""
 
     authority: KeyPair
     operator: str

@@ -326,7 +326,7 @@ class PodFiles:
 
 
 def key_files(plan: PodPlan) -> PodFiles:
-    """The job's key, with the certificates of an encrypted job beside it."""
+    """The job's key, and the certificates of an encrypted job."""
     files = PodFiles({env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}"})
     if plan.key_digest:
         files.variables[env.KEY_DIGEST] = plan.key_digest
