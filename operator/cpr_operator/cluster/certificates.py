@@ -60,7 +60,8 @@ def new_identity() -> KeyPair:
 def pod_tls(pod: PodView, ca: str, identity: KeyPair) -> PodTLS:
     """Return the connection to `pod`; `ca` is the certificate of its job's CA (PEM).
 
-    Raises the errors of `client_context`. The pod's labels have its role and index. A spare presents a shard's name once it has its roster.
+    Raises the errors of `client_context`. The pod's labels have its role and index. A spare presents a shard's name
+    once it has its roster.
     """
     return PodTLS(client_context(ca, identity), certificate_name(pod.owner_uid, pod.role, max(pod.index, 0)))
 
