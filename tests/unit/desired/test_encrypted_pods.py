@@ -90,7 +90,7 @@ def test_pods_without_a_port_have_no_key_of_the_ca() -> None:
     assert recorder_pod(encrypted, 1, "r") == recorder_pod(PLAN, 1, "r")
 
 
-def test_secret_has_the_certificates_beside_the_key() -> None:
+def test_secret_has_the_key_and_the_certificates() -> None:
     secret = key_secret(JOB, "key", "d1", Certificates(KeyPair("ca", "ca's key"), "operator"))
     named = {env.KEY_NAME: "key", env.CA_NAME: "ca", env.CA_KEY_NAME: "ca's key", env.OPERATOR_NAME: "operator"}
     assert secret == key_secret(JOB, "key", "d1") | {"stringData": named}
