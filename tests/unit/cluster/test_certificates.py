@@ -40,6 +40,13 @@ def pod_at(port: int, role: str = env.ROLE_SHARD, index: int = 3) -> PodView:
     return PodView("p", "u", UID, role, index, 1, "Running", 0.0, host="127.0.0.1", port_base=port - 1)
 
 
+@pytest.fixture
+async def fetcher() -> AsyncIterator[ReportFetcher]:
+    made = ReportFetcher()
+    yield made
+    await made.close()
+
+
 @asynccontextmanager
 async def server(context: SSLContext) -> AsyncIterator[tuple[int, list[str]]]:
     """A pod with a report and a page for rosters; its port, and the rosters that were sent."""
@@ -96,10 +103,9 @@ def test_ca_signs_certificates_alone_and_the_operator_s_is_a_client() -> None:
     assert list(extended) == [ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
-async def test_pod_of_the_job_answers_the_operator_by_tls(tmp_path: Path) -> None:
+async def test_pod_of_the_job_answers_the_operator_by_tls(fetcher: ReportFetcher, tmp_path: Path) -> None:
     authority, identity = new_authority(UID), new_identity()
     context = server_context(tmp_path, leaf(authority, NAME), authority.certificate, identity.certificate)
-    fetcher = ReportFetcher()
     async with server(context) as (port, sent):
         pod = pod_at(port)
         tls = pod_tls(pod, authority.certificate, identity)
@@ -107,11 +113,12 @@ async def test_pod_of_the_job_answers_the_operator_by_tls(tmp_path: Path) -> Non
         await fetcher.send_roster(pod, "roster", "signed", DEADLINE_S, tls)
         assert sent == ["rostersigned"]
         assert await fetcher.fetch(pod, DEADLINE_S, 100) is None, "plain HTTP"
-    await fetcher.close()
 
 
 @pytest.mark.parametrize("wrong", ["CA", "role", "index", "job"])
-async def test_another_pod_than_the_expected_one_does_not_answer(wrong: str, tmp_path: Path) -> None:
+async def test_another_pod_than_the_expected_one_does_not_answer(
+    wrong: str, fetcher: ReportFetcher, tmp_path: Path
+) -> None:
     authority, identity = new_authority(UID), new_identity()
     names = {
         "role": certificate_name(UID, env.ROLE_TRAINER, 3),
@@ -119,20 +126,17 @@ async def test_another_pod_than_the_expected_one_does_not_answer(wrong: str, tmp
         "job": certificate_name(UID.replace("0a", "0b"), env.ROLE_SHARD, 3),
     }
     signer = new_authority(UID) if wrong == "CA" else authority
-    fetcher = ReportFetcher()
     async with server(server_context(tmp_path, leaf(signer, names.get(wrong, NAME)))) as (port, sent):
         tls = pod_tls(pod_at(port), authority.certificate, identity)
         assert await fetcher.fetch(pod_at(port), DEADLINE_S, 100, tls=tls) is None
         await fetcher.send_roster(pod_at(port), "roster", "signed", DEADLINE_S, tls)
         assert sent == []
-    await fetcher.close()
 
 
 @pytest.mark.parametrize("presented", ["nothing", "another operator's", "another job's"])
-async def test_pod_answers_no_other_client(presented: str, tmp_path: Path) -> None:
+async def test_pod_answers_no_other_client(presented: str, fetcher: ReportFetcher, tmp_path: Path) -> None:
     authority, identity = new_authority(UID), new_identity()
     context = server_context(tmp_path, leaf(authority, NAME), authority.certificate, identity.certificate)
-    fetcher = ReportFetcher()
     async with server(context) as (port, _):
         if presented == "nothing":
             anonymous = SSLContext(client_context(authority.certificate, identity).protocol)
@@ -142,7 +146,6 @@ async def test_pod_answers_no_other_client(presented: str, tmp_path: Path) -> No
             other = new_identity() if presented == "another operator's" else leaf(new_authority("b"), NAME)
             tls = pod_tls(pod_at(port), authority.certificate, other)
         assert await fetcher.fetch(pod_at(port), DEADLINE_S, 100, tls=tls) is None
-    await fetcher.close()
 
 
 def test_names_follow_the_role_of_a_pod() -> None:

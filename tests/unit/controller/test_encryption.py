@@ -30,11 +30,12 @@ FORBIDDEN = "secrets is forbidden"
 
 
 class RecordingCluster(SimulatedCluster):
-    """Records how pods are connected to; `unencrypted` are the polls without TLS."""
+    """Records connections by pod, the names of the receivers of rosters, and the number of connections without TLS."""
 
     def __init__(self, total: int) -> None:
         super().__init__(total)
         self.connections: dict[str, PodTLS] = {}
+        self.rosters: list[str] = []
         self.unencrypted = 0
 
     async def fetch_report(
@@ -47,6 +48,7 @@ class RecordingCluster(SimulatedCluster):
         self, pod: PodView, roster: str, signature: str, deadline_s: float, tls: PodTLS | None = None
     ) -> None:
         self._note(pod, tls)
+        self.rosters.append(tls.name if tls else "")
         await super().send_roster(pod, roster, signature, deadline_s, tls)
 
     def _note(self, pod: PodView, tls: PodTLS | None) -> None:
@@ -261,6 +263,19 @@ async def test_unknown_identity_is_no_evidence() -> None:
     assert (harness.status.shards, harness.runtime) == (before.shards, before.runtime)
     assert (harness.recorded.connections, harness.recorded.unencrypted) == ({}, 0)
     assert harness.condition("ReportsAvailable")[:2] == ("False", "NoAnswer")
+
+
+async def test_spare_gets_its_roster_by_tls_under_the_name_of_a_spare() -> None:
+    harness = EncryptionHarness(shards__spares=1, **TLS)
+    await harness.go(20)
+    (spare,) = harness.cluster.spares()
+    harness.cluster.kill("shard", 1)
+    await harness.go(20)
+    job = harness.cluster.jobs["default", "job"]
+    names = [f"{name}.{job.uid}" for name in ("spare-0", "trainer-0", "trainer-1")]
+    assert (harness.recorded.rosters, harness.recorded.unencrypted) == (names, 0)
+    assert harness.recorded.connections[spare.name].name == f"shard-1.{job.uid}"
+    harness.check(encrypted=True)
 
 
 async def test_identity_is_not_needed_without_encryption() -> None:
