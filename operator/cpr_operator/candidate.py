@@ -19,6 +19,7 @@ from typing import Any
 import kopf
 
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
+from cpr_operator.cluster.identity import OperatorIdentity, from_secret, in_memory
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.protocol import RefusedError, UnavailableError
 from cpr_operator.cluster.watch_cache import Kind, WatchCache
@@ -110,6 +111,9 @@ class ElectedOperator:
         crd = InstalledCrd(cluster.crd_annotations, time.monotonic)
         namespaces = self._configuration.namespaces
 
+        own, (_, lease) = self._configuration.sources, self._configuration.lease
+        load = in_memory if own is None else from_secret(server, own.namespace, f"{lease}-identity")
+
         def on_deleted(namespace: str, name: str) -> None:
             self._metrics.forget(namespace, name)
             watched.forget(namespace, name)
@@ -126,6 +130,8 @@ class ElectedOperator:
             restriction=self._configuration.restriction,
             kueue=self._configuration.kueue,
             records=True,
+            encryption=self._configuration.encryption,
+            identity=OperatorIdentity(load, time.monotonic).get,
         )
         queue = ReconcileQueue(measured(controller.run_pass, self._metrics), random.Random())
         releases = ReconcileQueue(QuotaRelease(cluster, time.time).run_pass, random.Random())

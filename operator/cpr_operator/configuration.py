@@ -7,10 +7,12 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast, get_args
 
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
+from cpr_contract.choices import Encryption
 from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.desired.template import Restriction
 
@@ -22,6 +24,7 @@ REPORT_PEERS = "CPR_OPERATOR_REPORT_PEERS"
 RESTRICT_TEMPLATES = "CPR_OPERATOR_RESTRICT_TEMPLATES"
 SERVICE_ACCOUNTS = "CPR_OPERATOR_SERVICE_ACCOUNTS"
 KUEUE = "CPR_OPERATOR_KUEUE"
+ENCRYPTION = "CPR_OPERATOR_ENCRYPTION"
 LOG_LEVEL = "CPR_OPERATOR_LOG_LEVEL"
 LOG_FORMAT = "CPR_OPERATOR_LOG_FORMAT"
 #: OpenTelemetry's own variables. Its exporter reads them, and further ones.
@@ -53,7 +56,7 @@ class Configuration:
 
     No namespaces: all of the cluster. `lease` is (namespace, name). `sources` may reach the HTTP port of pods; None if
     the operator runs outside of the cluster: then every pod may. `restriction` limits pod templates. `kueue`: jobs may
-    stand in queues of Kueue. `traces`: spans are sent to a collector.
+    stand in queues of Kueue. `traces`: spans are sent to a collector. `encryption`: that of jobs that state none.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -63,6 +66,7 @@ class Configuration:
     restriction: Restriction | None = field(default_factory=Restriction)
     kueue: bool = False
     traces: bool = False
+    encryption: Encryption = "None"
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Configuration:
@@ -86,7 +90,17 @@ class Configuration:
         sources = IngressSources(own, tuple(others)) if own else None
         kueue = _truth(environ, KUEUE, "false")
         traces = any(environ.get(name, "").strip() for name in COLLECTORS) and not _truth(environ, NO_TRACES, "false")
-        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), sources, restriction, kueue, traces)
+        encryption = cast("Encryption", _one_of(environ, ENCRYPTION, get_args(Encryption)))
+        return cls(
+            _names(environ, NAMESPACES),
+            int(port),
+            (namespace, name),
+            sources,
+            restriction,
+            kueue,
+            traces,
+            encryption,
+        )
 
 
 def set_up_logs(environ: Mapping[str, str]) -> None:

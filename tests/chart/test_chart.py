@@ -109,11 +109,13 @@ def test_operator_has_these_rights_and_no_others(
     (own,) = [rule for rule in cluster_role["rules"] if rule["apiGroups"] == ["apiextensions.k8s.io"]]
     assert own["resourceNames"] == ["cprjobs.cprjob.io"]
     roles = [each["metadata"] | {"rights": rights(each)} for each in of_kind(objects, "Role")]
-    found = {role["namespace"]: role["rights"] for role in roles if role["name"] != "cprjob-lease"}
+    found = {
+        role["namespace"]: role["rights"] for role in roles if role["name"] not in {"cprjob-lease", "cprjob-identity"}
+    }
     assert found == of_namespaces
     bindings = [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
     account = {"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}
-    assert [binding["subjects"] for binding in bindings] == [[account]] * (2 + len(of_namespaces))
+    assert [binding["subjects"] for binding in bindings] == [[account]] * (3 + len(of_namespaces))
     assert environment(objects)["CPR_OPERATOR_KUEUE"] == str("kueue.enabled=true" in values).lower()
     assert environment(objects).get("CPR_OPERATOR_NAMESPACES", "") == ",".join(of_namespaces)
 
@@ -129,6 +131,24 @@ def test_lease_is_the_operator_s_own_in_its_own_namespace(values: tuple[str, ...
     assert environment(objects)["CPR_OPERATOR_LEASE"] == "operators/cprjob"
     others = [each for each in objects if each["kind"] in {"Role", "ClusterRole"} and each != role]
     assert not any(("coordination.k8s.io", "leases") in rights(each) for each in others)
+
+
+@pytest.mark.parametrize("values", [(), ("watchNamespaces={a}", "encryption=TLS")])
+def test_operator_reads_no_secret_but_its_own(values: tuple[str, ...]) -> None:
+    objects = render(*values)
+    roles = [each for each in objects if each["kind"] in {"Role", "ClusterRole"}]
+    rules = [
+        (role["metadata"].get("namespace"), rule)
+        for role in roles
+        for rule in role["rules"]
+        if "secrets" in rule["resources"] and set(rule["verbs"]) - {"create", "delete"}
+    ]
+    own = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["cprjob-identity"], "verbs": ["get"]}
+    assert rules == [("operators", own)]
+    namespace, _, lease = (environment(objects)["CPR_OPERATOR_LEASE"] or "").partition("/")
+    assert (namespace, f"{lease}-identity") == ("operators", "cprjob-identity")
+    (role,) = [each for each in roles if each["metadata"]["name"] == "cprjob-identity"]
+    assert rights(role) == {("", "secrets"): {"create", "get"}}
 
 
 def test_requests_for_the_lease_have_the_priority_of_elections() -> None:
@@ -267,6 +287,7 @@ def test_optional_objects_are_off() -> None:
         "restrictTemplates=yes",
         "templateServiceAccounts={No_Name}",
         "jobPeers[0].namespace=x",
+        "encryption=Mutual",
     ],
 )
 def test_schema_refuses(value: str) -> None:
@@ -318,16 +339,18 @@ def test_notes_name_the_next_steps(values: tuple[str, ...], present: tuple[str, 
                 "REPORT_PEERS": "[]",
                 "LOG_LEVEL": "info",
                 "LOG_FORMAT": "text",
+                "ENCRYPTION": "None",
             },
         ),
         (
             ("restrictTemplates=false", "templateServiceAccounts={a,b}"),
             {"RESTRICT_TEMPLATES": "false", "SERVICE_ACCOUNTS": "a,b"},
         ),
+        (("encryption=TLS",), {"ENCRYPTION": "TLS"}),
         ((PEERS,), {"REPORT_PEERS": '[{"namespaceSelector":{"matchLabels":{"team":"m"}}}]'}),
         (("log.level=debug", "log.format=json"), {"LOG_LEVEL": "debug", "LOG_FORMAT": "json"}),
     ],
-    ids=["default", "templates", "peers", "log"],
+    ids=["default", "templates", "encryption", "peers", "log"],
 )
 def test_values_become_variables_of_the_operator(values: tuple[str, ...], variables: dict[str, str]) -> None:
     objects = render(*values, "extraEnv[0].name=HTTPS_PROXY", "extraEnv[0].value=http://proxy")

@@ -159,8 +159,17 @@ def test_pods_of_jobs_are_scraped_with_the_name_of_the_job(values: tuple[str, ..
         "port": "http",
         "path": "/metrics",
         "interval": "30s",
+        "tlsConfig": {"insecureSkipVerify": True},
         "relabelings": [
-            {"sourceLabels": ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label)], "targetLabel": name}
-            for name, label in labels.items()
+            {
+                "sourceLabels": ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", env.LABEL_ENCRYPTION)],
+                "regex": "TLS",
+                "targetLabel": "__scheme__",
+                "replacement": "https",
+            },
+            *(
+                {"sourceLabels": ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label)], "targetLabel": name}
+                for name, label in labels.items()
+            ),
         ],
     }

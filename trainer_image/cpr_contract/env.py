@@ -59,6 +59,7 @@ LABEL_JOB_UID = "cprjob.io/job-uid"
 LABEL_ROLE = "cprjob.io/role"
 LABEL_INDEX = "cprjob.io/index"
 LABEL_INCARNATION = "cprjob.io/incarnation"
+LABEL_ENCRYPTION = "cprjob.io/encryption"  # `choices.Encryption` of a pod's ports; absent: None
 ANNOTATION_ROSTER = "cprjob.io/roster"
 ANNOTATION_SPEC = "cprjob.io/job-spec"
 ANNOTATION_HISTORY = "cprjob.io/history"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from cpr_contract.choices import DenseSync, Device, Precision, SparseUpdates
+from cpr_contract.choices import DenseSync, Device, Encryption, Precision, SparseUpdates
 from cpr_contract.limits import MAX_SHARDS, MAX_SPARES, MAX_TRAINERS, MAX_WORKERS
 from cpr_operator.api.base import MAX_DATA_SHARDS, MAX_PREFETCH, MAX_RESTARTS, ObjectName, SpecModel
 from cpr_operator.api.data_spec import Data, Evaluation
@@ -199,6 +199,16 @@ class Scheduling(SpecModel):
     feature GenericWorkload). Off: one pod after the other. A change takes effect when the job resumes."""
 
 
+class Security(SpecModel):
+    """The security of the traffic of the job."""
+
+    encryption: Encryption | None = None
+    """TLS: all connections between the pods of the job, and those of the operator to them, are mutual TLS 1.3, with
+    certificates of a CA that belongs to this job alone. None: members authenticate when they connect, and nothing is
+    encrypted. A change takes effect when the job resumes. Default: that of the operator
+    (CPR_OPERATOR_ENCRYPTION), which is None unless it is set."""
+
+
 class CPRJobSpec(SpecModel):
     """A training job that recovers embedding shards individually, within an accuracy budget."""
 
@@ -231,5 +241,7 @@ class CPRJobSpec(SpecModel):
     """Models to publish while the job trains. Default: none; `cprjob export` writes the model of any anchor."""
     scheduling: Scheduling = Scheduling()
     """How the scheduler places the pods."""
+    security: Security = Security()
+    """The security of the traffic of the job."""
     failure_policy: FailurePolicy = FailurePolicy()
     """Expected failures, and limits after which the job fails or is suspended."""

@@ -1,10 +1,10 @@
-"""The settings that a job chooses at its start and keeps: replay, the number of workers, and the updates of rows."""
+"""The settings that a job chooses at its start: replay, the number of workers, the updates of rows, encryption."""
 
 from __future__ import annotations
 
 import json
 
-from cpr_contract.choices import ReplayPolicy
+from cpr_contract.choices import Encryption, ReplayPolicy
 from cpr_contract.codec import from_json, unpack
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.cprjob_spec import CPRJobSpec
@@ -89,3 +89,8 @@ def sparse_updates(spec: CPRJobSpec, before: Runtime | None = None) -> SparseUpd
         reason = "with onShardLoss Degrade each trainer continues by itself without a lost shard"
         return SparseUpdatesMode(mode="PerPush", reason=reason)
     return SparseUpdatesMode(mode="PerStep", reason="all trainers take each step together")
+
+
+def is_encrypted(spec: CPRJobSpec, default: Encryption) -> bool:
+    """Return whether the pods of a job that starts or resumes encrypt their traffic. `default`: the operator's."""
+    return (spec.security.encryption or default) == "TLS"

@@ -13,15 +13,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cpr_contract.choices import ReplayPolicy, SparseUpdates
-from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
 from cpr_contract.limits import (
     MAX_ANCHORS,
     MAX_COUNTED_TABLES,
     MAX_SHARDS,
     MAX_SPARES,
     MAX_TRAINERS,
-    MAX_WORKERS,
 )
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
@@ -32,7 +29,6 @@ from cpr_operator.api.base import (
     Key,
     Model,
     Name,
-    Positive,
     Sentence,
     Timestamp,
     Word,
@@ -49,8 +45,8 @@ from cpr_operator.api.member_status import (
     Spare,
     Trainer,
 )
-from cpr_operator.api.pod_placement import Quota
 from cpr_operator.api.progress_status import DynamicTable, GroupScores, HeldOut, PinnedData, Point, Progress
+from cpr_operator.api.runtime_status import Runtime, SparseUpdatesMode, WorkerCount
 
 #: The maximum lengths of lists.
 MAX_FAILURES, MAX_FORKS, MAX_HISTORY = 20, 64, 100
@@ -108,52 +104,6 @@ class Condition(Model):
     """When `status` last changed."""
     observed_generation: Count = 0
     """The metadata.generation that the condition was computed from."""
-
-
-class WorkerCount(Model):
-    """The number of workers of each trainer. It is fixed for the lifetime of the job."""
-
-    count: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | None = None
-    """The number; absent until the first leader has measured it."""
-    reason: Sentence
-    """The reason for this number."""
-
-
-class SparseUpdatesMode(Model):
-    """The mode in which shards update embedding rows. It is fixed for the lifetime of the job."""
-
-    mode: SparseUpdates
-    """PerStep: once a step, by the sum over all trainers. PerPush: once for each trainer's push."""
-    reason: Sentence
-    """The reason for this mode."""
-
-
-class Runtime(Model):
-    """The settings that the job was started with. Replaced pods use them until the job is suspended and resumed."""
-
-    image: Annotated[str, Field(max_length=512)]
-    """The trainer image."""
-    contract_version: Positive
-    """The version of the contract between the operator and this job's pods."""
-    template_hash: Annotated[str, Field(max_length=64)]
-    """A hash of both pod templates and of the operator's required fields."""
-    key_digest: Annotated[str, Field(max_length=64)] = ""
-    """The suffix of the name of the Secret with the pods' handshake key. Empty for jobs started by version 0.1.0."""
-    job_spec: Annotated[str, Field(max_length=MAX_LENGTH + MAX_GROWTH)]
-    """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
-    quota: Quota | None = None
-    """The quota of a queue of Kueue that the pods run under; absent if the job is in no queue."""
-    replay: ReplayPolicy = ReplayPolicy(reason="the job was started by a release without replay")
-    """The policy by which trainers push lost updates again to a replaced shard, and its reason."""
-    restart_rules: bool = False
-    """True if the container of a killed shard restarts in its pod, with all rows. It needs restart rules, which the
-    cluster had when the job started (Kubernetes 1.35)."""
-    pod_group: Name = ""
-    """The PodGroup of the trainers and shards, which the scheduler places together; empty for none."""
-    workers: WorkerCount | None = None
-    """The number of workers of each trainer. Absent in jobs started by version 0.1.0."""
-    sparse_updates: SparseUpdatesMode | None = None
-    """How shards update embedding rows, and why. Absent in jobs started by version 0.1.0: they update per push."""
 
 
 class Counters(Model):

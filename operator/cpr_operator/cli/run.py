@@ -31,6 +31,7 @@ from cpr_operator.cli.kill_options import Kill, check_targets, due
 from cpr_operator.cli.progress_display import ClosableProgress, ProgressState, Throughput
 from cpr_operator.cli.report import next_local_step, print_summary, report
 from cpr_operator.cli.trainer_process import check_trainer_image
+from cpr_operator.cluster.certificates import pod_tls
 from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.controller import Controller
@@ -75,7 +76,7 @@ async def open_cluster(workdir: Path, environment: Mapping[str, str]) -> AsyncIt
 @contextlib.asynccontextmanager
 async def operating(cluster: LocalCluster, job: JobView, timing: Timing = TIMING) -> AsyncIterator[None]:
     """Run the operator's passes for the job while the context lasts."""
-    controller = Controller(cluster, time.time, timing=timing)
+    controller = Controller(cluster, time.time, timing=timing, identity=cluster.identity.get)
     queue = ReconcileQueue(controller.run_pass, random.Random())
     ended = False
 
@@ -257,7 +258,10 @@ class RunMonitor:
         pod = running_pod(pods, env.ROLE_TRAINER, status.leader)
         if pod is None:
             return None
-        body = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, max_report_bytes(len(status.members)))
+        ca = status.runtime.ca if status.runtime else ""
+        tls = pod_tls(pod, ca, await self._cluster.identity.get()) if ca else None
+        max_bytes = max_report_bytes(len(status.members))
+        body = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, max_bytes, tls=tls)
         if body is None:
             return None
         try:

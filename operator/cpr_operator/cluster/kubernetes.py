@@ -12,6 +12,7 @@ from cpr_contract import env
 from cpr_operator.api.base import epoch, format_time
 from cpr_operator.api.cprjob_spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -241,11 +242,15 @@ class KubernetesCluster:
         newest = max(events, key=last_seen, default=None)
         return None if newest is None else PodWarning(newest.get("reason") or "Warning", newest.get("message") or "")
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
-        return await self._reports.fetch(pod, deadline_s, max_bytes, recorded)
+    async def fetch_report(
+        self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
+        return await self._reports.fetch(pod, deadline_s, max_bytes, recorded, tls)
 
-    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
-        await self._reports.send_roster(pod, roster, signature, deadline_s)
+    async def send_roster(
+        self, pod: PodView, roster: str, signature: str, deadline_s: float, tls: PodTLS | None = None
+    ) -> None:
+        await self._reports.send_roster(pod, roster, signature, deadline_s, tls)
 
     async def reaches(self, pod: PodView) -> bool:
         return await reaches(pod)

@@ -16,14 +16,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 from weakref import WeakValueDictionary
 
 import aiohttp
+from yarl import URL
 
 from cpr_contract import env
 from cpr_contract.file_uris import page_url
 from cpr_contract.reports import RECORDED_HEADER
 from cpr_contract.roster import ROSTER_PAGE, ROSTER_SIGNATURE
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.rate_limiter import RateLimiter, backoff_s
 from cpr_operator.cluster.views import PodView
@@ -69,11 +72,13 @@ class ReportFetcher:
         self._slots = _Slots(MAX_IN_FLIGHT, MAX_OF_JOB, clock)
         self._unresponsive_slots = _Slots(MAX_UNRESPONSIVE, MAX_UNRESPONSIVE_OF_JOB, clock)
 
-    async def fetch(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+    async def fetch(
+        self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
         """The body of the pod's `/status`; None without an address, without a whole answer, or with a longer one.
 
         Waits at most `deadline_s` for a slot, and the same time for the answer. A pod that did not answer its last
-        poll is not polled during its pause: also None. `recorded`: see `Cluster.fetch_report`.
+        poll is not polled during its pause: also None. `recorded`, `tls`: see `Cluster.fetch_report`.
         """
         job = pod.owner_uid
         if not pod.host or (self._pauses and not self._unresponsive.is_due(job, pod.uid)):
@@ -84,7 +89,7 @@ class ReportFetcher:
             async with asyncio.timeout(deadline_s) as limit, slots.slot(job, pod.namespace):
                 began = True
                 limit.reschedule(now() + deadline_s)
-                answer = await self._get(pod, max_bytes, recorded)
+                answer = await self._get(pod, max_bytes, recorded, tls)
         except TimeoutError:
             if began:
                 self._unresponsive.timed_out(job, pod.uid, deadline_s)
@@ -94,12 +99,17 @@ class ReportFetcher:
         self._unresponsive.answered(job, pod.uid)
         return answer
 
-    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+    async def send_roster(
+        self, pod: PodView, roster: str, signature: str, deadline_s: float, tls: PodTLS | None = None
+    ) -> None:
         """Post the roster to the pod. Failures are logged alone: the pod reads the annotation as well."""
         try:
             async with asyncio.timeout(deadline_s):
                 headers = {ROSTER_SIGNATURE: signature}
-                async with self._client.post(_url(pod, ROSTER_PAGE), data=roster.encode(), headers=headers) as answer:
+                sending = self._client.post(
+                    _url(pod, ROSTER_PAGE, tls), data=roster.encode(), headers=headers, **_connection(tls)
+                )
+                async with sending as answer:
                     if answer.status != HTTPStatus.NO_CONTENT:
                         logger.info("%s does not take a roster that is sent: %d", pod.name, answer.status)
         except (TimeoutError, aiohttp.ClientError) as error:
@@ -109,9 +119,12 @@ class ReportFetcher:
         """Close all connections."""
         await self._client.close()
 
-    async def _get(self, pod: PodView, max_bytes: int, recorded: str) -> bytes | None:
+    async def _get(self, pod: PodView, max_bytes: int, recorded: str, tls: PodTLS | None) -> bytes | None:
         headers = {RECORDED_HEADER: recorded} if recorded else None
-        async with self._client.get(_url(pod, "/status"), headers=headers, allow_redirects=False) as response:
+        getting = self._client.get(
+            _url(pod, "/status", tls), headers=headers, allow_redirects=False, **_connection(tls)
+        )
+        async with getting as response:
             if response.status != HTTPStatus.OK:
                 return None
             encoding = response.headers.get("Content-Encoding", "identity")
@@ -224,5 +237,10 @@ class _Slots:
             yield
 
 
-def _url(pod: PodView, page: str) -> str:
-    return page_url(pod.host, pod.port_base + env.HTTP_PORT, page)
+def _url(pod: PodView, page: str, tls: PodTLS | None) -> URL:
+    return URL(page_url(pod.host, pod.port_base + env.HTTP_PORT, page)).with_scheme("http" if tls is None else "https")
+
+
+def _connection(tls: PodTLS | None) -> dict[str, Any]:
+    """The arguments of a request: a pod has no name in DNS, so the name in its certificate is stated."""
+    return {} if tls is None else {"ssl": tls.context, "server_hostname": tls.name}

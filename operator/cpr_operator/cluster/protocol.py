@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
 
 Manifest = Mapping[str, Any]
@@ -187,14 +188,19 @@ class Cluster(Protocol):
         """The newest Warning event of the pod, such as a volume that cannot be mounted. Raises RefusedError."""
         ...
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+    async def fetch_report(
+        self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
         """The pod's `/status` answer, None if it does not answer in time, or with more than `max_bytes`.
 
         `recorded` is sent to the pod: what the job's status holds (`cpr_contract.reports.Recorded`, as JSON), or empty.
+        `tls`: the connection to a pod of an encrypted job. A pod with another certificate does not answer.
         """
         ...
 
-    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+    async def send_roster(
+        self, pod: PodView, roster: str, signature: str, deadline_s: float, tls: PodTLS | None = None
+    ) -> None:
         """Send the pod its roster over HTTP. Failures are logged alone: the pod reads the annotation as well."""
         ...
 

@@ -12,6 +12,7 @@ from cpr_contract.records import MOST_EVENTS, RecordedEvent
 from cpr_contract.reports import Recorded
 from cpr_operator.api.status import Status
 from cpr_operator.clocks import FirstSeen
+from cpr_operator.cluster.certificates import KeyPair
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.rate_limiter import backoff_s
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
@@ -49,6 +50,7 @@ class JobCache:
     job: the job as last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and metadata.generation of the last spec that was found valid.
     roster_note: the leader's pod, by uid, and the note that its roster's annotation has.
+    identity: the operator's, if the job is encrypted. identity_refused: the server's message if it cannot be read.
     recorded_events: events of this operator, by their keys, oldest first. recorded_at: the time of the last record.
     """
 
@@ -73,6 +75,8 @@ class JobCache:
     read_version: tuple[str, str] = ("", "")
     checked: tuple[str, int] = ("", 0)
     roster_note: tuple[str, Recorded] | None = None
+    identity: KeyPair | None = None
+    identity_refused: str = ""
     recorded_events: dict[str, RecordedEvent] = field(default_factory=dict)
     recorded_at: float | None = None
 

@@ -12,7 +12,10 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from cpr_contract.choices import Encryption
 from cpr_operator.api.status import Status
+from cpr_operator.cluster.certificates import KeyPair
+from cpr_operator.cluster.identity import OperatorIdentity, in_memory
 from cpr_operator.cluster.protocol import BusyError, Cluster, ConflictError, NotFoundError, Priority
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import LAST_RETRY_S, JobCache
@@ -49,6 +52,8 @@ class Controller:
     kueue: whether jobs may stand in queues of Kueue; None: there are none.
     records: whether pods put records of jobs into their stores.
     new_key: makes a job's handshake key.
+    encryption: that of jobs that state none.
+    identity: returns the operator's for encrypted jobs; without it, one that ends with the process.
     rng: spreads work over time.
     """
 
@@ -68,6 +73,8 @@ class Controller:
         kueue: bool | None = None,
         records: bool = False,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
+        encryption: Encryption = "None",
+        identity: Callable[[], Awaitable[KeyPair]] | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._cluster = cluster
@@ -76,11 +83,22 @@ class Controller:
         self._on_written = on_written
         self._timing = timing or Timing()
         self._rng = rng or random.Random()
+        identity = identity or OperatorIdentity(in_memory, clock).get
         self._reader = JobReader(
-            cluster, clock, self._timing, admission_gate, restart_rules, pod_groups, restriction, kueue, records
+            cluster,
+            clock,
+            self._timing,
+            admission_gate,
+            restart_rules,
+            pod_groups,
+            restriction,
+            kueue,
+            records,
+            encryption,
+            identity,
         )
         self._writer = JobWriter(cluster, clock, self._timing.progress_s)
-        self._prerequisites = PrerequisiteWriter(clock, sources, new_key, self._rng)
+        self._prerequisites = PrerequisiteWriter(clock, sources, new_key, identity, self._rng)
         self._caches: dict[tuple[str, str], JobCache] = {}
         self._training: set[tuple[str, str]] = set()  # jobs without effects and changes at their last pass
 
@@ -136,7 +154,7 @@ class Controller:
         cluster = self._cluster.at(request_priority(job.status, outcome))
         if await self._prerequisites.key_is_lost(cluster, job.id, outcome, cache.prerequisites):
             outcome = await decide(replace(observed, key_lost=True))
-        if refusal := await pod_refusal(self._cluster, job, outcome):
+        if refusal := await pod_refusal(self._cluster, job, outcome, cache):
             outcome = refuse_pods(observed, "CreateRefused", refusal)
 
         # Write: the status first, then what pods need, then pods, rosters and events.

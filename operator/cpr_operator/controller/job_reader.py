@@ -10,13 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cpr_contract import env
+from cpr_contract.choices import Encryption
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.limits import max_report_bytes
 from cpr_contract.published import PublisherReport
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_contract.roster import seal
 from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
+from cpr_operator.api.frozen_settings import is_encrypted
 from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_new, parse_spec, parse_status
+from cpr_operator.cluster.certificates import KeyPair, PodTLS, pod_tls
 from cpr_operator.cluster.protocol import (
     BusyError,
     Cluster,
@@ -81,6 +84,8 @@ class JobReader:
     restriction: Restriction | None
     kueue: bool | None
     records: bool
+    encryption: Encryption
+    identity: Callable[[], Awaitable[KeyPair]]
 
     async def parse_job(self, view: JobView, cache: JobCache) -> Job:
         """Validate the job's spec and status. Raises UnreadableJobError.
@@ -139,7 +144,8 @@ class JobReader:
             if job.deleting and job.has_finalizer
             else (),
             terminating=cache.terminating or cache.prerequisites.terminating,
-            key_digest=cache.prerequisites.digest,
+            key_digest=cache.prerequisites.next_key.digest,
+            encryption=self.encryption,
             restriction=self.restriction,
             source_jobs=await source_jobs_of(self.cluster, job),
             queue=await read_queue(self.cluster, view, job, enabled=self.kueue, refused=cache.workload_refused),
@@ -149,21 +155,45 @@ class JobReader:
             watched_s=cache.watched_s(self.clock(), self.timing.running_s),
             timing=self.timing,
         )
+        observed = await self._with_certificates(observed, cache)
         observed = await self._with_warnings(observed, cache)
         observed = await self._with_reports(observed, first_round(observed), cache)
         observed = await self._with_reports(observed, second_round(observed), cache)
         if (silent := suspects(observed)) and not any(await asyncio.gather(*map(self.cluster.reaches, silent))):
             observed = replace(observed, lost_node=silent[0].node)
         cache.leader_unresponsive = observed.leader_report is None
-        observed = await self._with_published(observed)
+        observed = await self._with_published(observed, cache)
         return replace(observed, ending=cache.ending(unreported_ends(observed), observed.now))
 
-    async def _with_published(self, observed: ReconcileInput) -> ReconcileInput:
+    async def _with_certificates(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:
+        """The input with the certificates of an encrypted job. Its key is lost if its pods accept another operator's.
+
+        Without an answer about the identity the pods are not polled, and nothing follows from that.
+        """
+        runtime, uid = observed.before.runtime, observed.job.id.uid
+        authority = runtime.ca if runtime else ""
+        may_start = observed.before.phase in {"Pending", "Suspended"}
+        if not authority and not (may_start and is_encrypted(observed.job.spec, self.encryption)):
+            return observed
+        next_ca = cache.prerequisites.next_key.authority(uid).certificate
+        try:
+            cache.identity, cache.identity_refused = await self.identity(), ""
+        except RefusedError as error:
+            if cache.identity_refused != str(error):
+                logger.warning("%s: no pod is polled: %s", observed.job.id.name, error)
+            cache.identity, cache.identity_refused = None, str(error)
+            return replace(observed, next_ca=next_ca)
+        digest = cache.identity.digest
+        other = runtime is not None and bool(authority) and runtime.identity_digest not in {"", digest}
+        return replace(observed, next_ca=next_ca, identity_digest=digest, key_lost=other)
+
+    async def _with_published(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:
         """The input with the report of a publisher, if this pass reads one."""
         publisher = publisher_to_read(observed)
-        if publisher is None:
+        if publisher is None or not _may_poll(observed, cache):
             return observed
-        answer = await self.cluster.fetch_report(publisher, UNRESPONSIVE_DEADLINE_S, SHORT_REPORT)
+        tls = _tls(observed, publisher, cache)
+        answer = await self.cluster.fetch_report(publisher, UNRESPONSIVE_DEADLINE_S, SHORT_REPORT, tls=tls)
         with contextlib.suppress(ContractError):
             if answer is not None:
                 return replace(observed, publisher_report=from_json(PublisherReport, answer))
@@ -188,6 +218,8 @@ class JobReader:
 
         All are polled concurrently. The first answers may name members that no longer respond.
         """
+        if not _may_poll(observed, cache):
+            return observed
         spec, members = observed.job.spec, len(observed.before.members)
         max_bytes = max_report_bytes(max(spec.shards.replicas + spec.trainers.replicas, members))
         # The recorded part of a trainer's reports, sealed with the job's key unless another operator made the key.
@@ -197,7 +229,9 @@ class JobReader:
         async with asyncio.TaskGroup() as group:
             parsing = asyncio.Lock()
             polls = {
-                pod.uid: group.create_task(self._report(pod, max_bytes, sealed.get(pod.uid, ""), parsing))
+                pod.uid: group.create_task(
+                    self._report(pod, max_bytes, sealed.get(pod.uid, ""), _tls(observed, pod, cache), parsing)
+                )
                 for pod in pods
             }
             if polls:
@@ -210,9 +244,11 @@ class JobReader:
                 polls[uid].cancel()
         return _answered(observed, polls)
 
-    async def _report(self, pod: PodView, max_bytes: int, recorded: str, parsing: asyncio.Lock) -> Report | None:
+    async def _report(
+        self, pod: PodView, max_bytes: int, recorded: str, tls: PodTLS | None, parsing: asyncio.Lock
+    ) -> Report | None:
         """One pod's report. Long ones are parsed in a thread, one of a job at a time: they would block other jobs."""
-        answer = await self.cluster.fetch_report(pod, REPORT_DEADLINE_S, max_bytes, recorded)
+        answer = await self.cluster.fetch_report(pod, REPORT_DEADLINE_S, max_bytes, recorded, tls)
         if answer is None or len(answer) <= SHORT_REPORT:
             return None if answer is None else parse_report(pod, answer)
         async with parsing:
@@ -277,6 +313,18 @@ async def source_jobs_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
         if restore.job is not None:
             return (await cluster.get_job(job.id.namespace, restore.job),)
     return ()
+
+
+def _may_poll(observed: ReconcileInput, cache: JobCache) -> bool:
+    """Return whether the operator has what the job's pods require of it."""
+    runtime = observed.before.runtime
+    return runtime is None or not runtime.ca or cache.identity is not None
+
+
+def _tls(observed: ReconcileInput, pod: PodView, cache: JobCache) -> PodTLS | None:
+    """How to connect to a pod of an encrypted job; None without encryption."""
+    runtime, identity = observed.before.runtime, cache.identity
+    return pod_tls(pod, runtime.ca, identity) if runtime and runtime.ca and identity else None
 
 
 def parse_report(pod: PodView, answer: bytes) -> Report | None:

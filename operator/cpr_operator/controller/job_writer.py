@@ -16,6 +16,7 @@ from cpr_contract import env
 from cpr_contract.reports import RosterNote
 from cpr_contract.roster import signature
 from cpr_operator.api.status import Status
+from cpr_operator.cluster.certificates import pod_tls
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     BusyError,
@@ -178,10 +179,15 @@ class JobWriter:
             logger.warning("%s: event rejected: %s", view.name, error)
 
 
-async def pod_refusal(cluster: Cluster, job: Job, outcome: Outcome) -> str:
-    """The server's objection to a pod of either role, at start or resumption; empty if it accepts both."""
+async def pod_refusal(cluster: Cluster, job: Job, outcome: Outcome, cache: JobCache) -> str:
+    """The server's objection to a pod of either role, at start or resumption; empty if it accepts both.
+
+    Pods of an encrypted job are not created either while the operator cannot read its identity.
+    """
     if outcome.status.phase != "Starting" or job.status.phase not in {"Pending", "Suspended"}:
         return ""
+    if cache.identity_refused and outcome.status.runtime is not None and outcome.status.runtime.ca:
+        return cache.identity_refused
     roles = {manifest["metadata"]["labels"][env.LABEL_ROLE]: manifest for manifest in outcome.creates}
     for role, manifest in roles.items():
         try:
@@ -208,14 +214,18 @@ async def _send_rosters(cluster: Cluster, observed: ReconcileInput, outcome: Out
     """
     runtime = outcome.status.runtime
     key = cache.prerequisites.issued(runtime.key_digest) if runtime else None
-    if key is None:
+    if runtime is None or key is None:
         return
     sends = []
     for patch in outcome.rosters:
         pod, roster = observed.pods_by_uid[patch.uid], patch.annotations[env.ANNOTATION_ROSTER]
         if pod.phase == "Running" and pod.host:
             signed = signature(key, pod.name, roster.encode())
-            sends.append(cluster.send_roster(pod, roster, signed, SEND_DEADLINE_S))
+            if not runtime.ca:
+                sends.append(cluster.send_roster(pod, roster, signed, SEND_DEADLINE_S))
+            elif cache.identity is not None:
+                tls = pod_tls(pod, runtime.ca, cache.identity)
+                sends.append(cluster.send_roster(pod, roster, signed, SEND_DEADLINE_S, tls))
     await asyncio.gather(*sends)
 
 

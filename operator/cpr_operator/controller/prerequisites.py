@@ -8,19 +8,46 @@ which needs no right to read Secrets.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cpr_contract.roster import key_digest
+from cpr_operator.cluster.certificates import KeyPair, new_authority
 from cpr_operator.cluster.protocol import BusyError, Cluster, Manifest, RefusedError, TerminatingError
 from cpr_operator.cluster.views import PodView
-from cpr_operator.desired.job_objects import IngressSources, disruption_budgets, key_secret, network_policy, pod_group
+from cpr_operator.desired.job_objects import (
+    Certificates,
+    IngressSources,
+    disruption_budgets,
+    key_secret,
+    network_policy,
+    pod_group,
+)
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, Outcome
 
 #: Seconds between two checks of the objects, and after a refusal.
 CHECK_S, RETRY_S = 300.0, 10.0
+
+
+@dataclass(slots=True)
+class JobKey:
+    """A handshake key, and the CA of the Secret that has both. The CA is made when it is first needed."""
+
+    text: str
+    _authority: tuple[str, KeyPair] | None = field(default=None, repr=False)
+
+    @property
+    def digest(self) -> str:
+        """The digest that names the Secret."""
+        return key_digest(self.text.encode())
+
+    def authority(self, job_uid: str) -> KeyPair:
+        """The CA of the job with this uid, which is the same at each call."""
+        if self._authority is None or self._authority[0] != job_uid:
+            self._authority = job_uid, new_authority(job_uid)
+        return self._authority[1]
 
 
 @dataclass(slots=True)
@@ -33,7 +60,7 @@ class PodPrerequisites:
     blocked, refused: the server's message about an object that pods need, and about another object.
     """
 
-    next_key: str
+    next_key: JobKey
     issued_key: str = ""
     present: bool | None = None
     applied: tuple[Manifest, ...] = ()
@@ -41,11 +68,6 @@ class PodPrerequisites:
     blocked: str = ""
     refused: str = ""
     terminating: bool = False
-
-    @property
-    def digest(self) -> str:
-        """The digest that names the next key."""
-        return key_digest(self.next_key.encode())
 
     def issued(self, digest: str) -> bytes | None:
         """The pods' key of this digest; None if another operator made it, because a Secret is never read back."""
@@ -63,6 +85,7 @@ class PodPrerequisites:
 class PrerequisiteWriter:
     """Applies the prerequisites of all jobs. `sources` may reach the pods' HTTP port; `new_key` makes a handshake key.
 
+    `identity` returns the operator's: its certificate is among the files of an encrypted job's pods.
     After a start of the operator the objects of training jobs are checked at times that `rng` spreads over `CHECK_S`,
     because the API server could not take all at once. If it has no capacity, a later pass does the work: only training
     jobs are deferred, and their objects exist already.
@@ -71,21 +94,22 @@ class PrerequisiteWriter:
     clock: Callable[[], float]
     sources: IngressSources | None
     new_key: Callable[[], str]
+    identity: Callable[[], Awaitable[KeyPair]]
     rng: random.Random
 
     def begin(self) -> PodPrerequisites:
         """The initial state of a new job."""
-        return PodPrerequisites(self.new_key(), check_at=self.clock() + self.rng.uniform(0, CHECK_S))
+        return PodPrerequisites(JobKey(self.new_key()), check_at=self.clock() + self.rng.uniform(0, CHECK_S))
 
     async def key_is_lost(self, cluster: Cluster, job: JobId, outcome: Outcome, state: PodPrerequisites) -> bool:
         """Return True if the pods' Secret does not exist. Without a clear answer from the server, it does."""
         runtime = outcome.status.runtime
-        if not outcome.needs_prerequisites or runtime is None or runtime.key_digest == state.digest:
+        if not outcome.needs_prerequisites or runtime is None or runtime.key_digest == state.next_key.digest:
             return False
         if not outcome.creates and self.clock() < state.check_at:
             return False
         try:
-            return not await cluster.has_secret(key_secret(job, state.next_key, runtime.key_digest))
+            return not await cluster.has_secret(key_secret(job, state.next_key.text, runtime.key_digest))
         except (RefusedError, BusyError):
             return False
 
@@ -116,7 +140,7 @@ class PrerequisiteWriter:
         needed = (network_policy(job.id, self.sources, by_uid=by_uid), pod_group(job.id, job.spec, outcome.status))
         before_pods = tuple(filter(None, needed))
         budgets = disruption_budgets(job.id, outcome.status, by_uid=by_uid)
-        is_new_key = runtime is not None and runtime.key_digest == state.digest
+        is_new_key = runtime is not None and runtime.key_digest == state.next_key.digest
         may_wait = state.present is None and not outcome.creates
         unchanged = (*before_pods, *budgets) == state.applied
         if (unchanged or may_wait) and not is_new_key and self.clock() < state.check_at:
@@ -124,8 +148,11 @@ class PrerequisiteWriter:
         blocked = refused = ""
         try:
             if is_new_key:
-                await cluster.create_secret(key_secret(job.id, state.next_key, state.digest))
-                state.issued_key, state.next_key = state.next_key, self.new_key()
+                key, certificates = state.next_key, None
+                if runtime is not None and runtime.ca:
+                    certificates = Certificates(key.authority(job.id.uid), (await self.identity()).certificate)
+                await cluster.create_secret(key_secret(job.id, key.text, key.digest, certificates))
+                state.issued_key, state.next_key = key.text, JobKey(self.new_key())
             for each in before_pods:
                 await cluster.apply(each)
         except RefusedError as error:

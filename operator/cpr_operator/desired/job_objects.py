@@ -9,6 +9,7 @@ from typing import Any
 from cpr_contract import env
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.status import Status
+from cpr_operator.cluster.certificates import KeyPair
 from cpr_operator.desired.names import JobId, key_secret_name, metadata
 
 Manifest = dict[str, Any]
@@ -22,15 +23,30 @@ class IngressSources:
     others: tuple[Mapping[str, Any], ...] = ()
 
 
-def key_secret(job: JobId, key: str, digest: str) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """The CA of an encrypted job, and the certificate of the operator (PEM)."""
+
+    authority: KeyPair
+    operator: str
+
+
+def key_secret(job: JobId, key: str, digest: str, certificates: Certificates | None = None) -> Manifest:
     """The Secret with the job's key, named after its digest. It is created once and never read back."""
+    encrypted = {}
+    if certificates is not None:
+        encrypted = {
+            env.CA_NAME: certificates.authority.certificate,
+            env.CA_KEY_NAME: certificates.authority.key,
+            env.OPERATOR_NAME: certificates.operator,
+        }
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": metadata(job, key_secret_name(job, digest)),
         "type": "Opaque",
         "immutable": True,
-        "stringData": {env.KEY_NAME: key},
+        "stringData": {env.KEY_NAME: key, **encrypted},
     }
 
 

@@ -79,7 +79,7 @@ class PodPlan:
 
     `grace_s` grows with its saves, and `placements` are those of a queue that admitted the job. With `restart_rules`
     the container of a shard restarts in its pod, with the memory of the last one. `pod_group` is the PodGroup of
-    trainers and shards; empty for none.
+    trainers and shards; empty for none. `encrypted`: the pod serves TLS, and the key's Secret has the job's CA.
     """
 
     job: JobId
@@ -93,6 +93,7 @@ class PodPlan:
     updates: SparseUpdates = "PerPush"
     restart_rules: bool = False
     pod_group: str = ""
+    encrypted: bool = False
 
 
 def role_spec(plan: PodPlan, role: Role) -> Manifest:
@@ -105,7 +106,7 @@ def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
     """The pod that reads `roster`, on any node but `avoid`."""
     name = pod_name(plan.job, roster.role, roster.index, roster.incarnation)
     own = metadata(plan.job, name) | {
-        "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation),
+        "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation) | encryption_labels(plan),
         "annotations": roster.annotations | spec_files(plan.job_spec).annotations,
     }
     pod = _pod(plan, roster.role, roster.role, own)
@@ -120,7 +121,10 @@ def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
 def spare_manifest(plan: PodPlan, name: str) -> Manifest:
     """A shard's pod that has no roster yet, away from the job's shards and other spares."""
     role = {"app.kubernetes.io/component": env.ROLE_SPARE, env.LABEL_ROLE: env.ROLE_SPARE}
-    marks = {"labels": job_labels(plan.job) | role, "annotations": spec_files(plan.job_spec).annotations}
+    marks = {
+        "labels": job_labels(plan.job) | role | encryption_labels(plan),
+        "annotations": spec_files(plan.job_spec).annotations,
+    }
     pod = _pod(plan, "shard", env.ROLE_SPARE, metadata(plan.job, name) | marks)
     spec, others = pod["spec"], [env.ROLE_SHARD, env.ROLE_SPARE]
     selector = {
@@ -201,7 +205,7 @@ def _container(plan: PodPlan, role: Role, stated_resources: object, files: PodFi
         "volumeMounts": files.mounts,
         **(_RESTARTS if _is_restarted(plan, role) else {}),
         **CONFINED_CONTAINER,
-        **_PROBES,
+        **(_PROBES if not plan.encrypted else _TLS_PROBES),
         **({"resources": resources} if resources else {}),
     }
 
@@ -249,13 +253,12 @@ def resources_of(plan: PodPlan, role: Role, stated: object) -> Manifest:
 def _files(plan: PodPlan, role: Role, pod: str) -> PodFiles:
     """The variables, volumes and mounts of the pod of this name."""
     spec, stores = spec_files(plan.job_spec), store_files(plan.spec, reads_data=role == env.ROLE_TRAINER)
-    restarts = _is_restarted(plan, role)
+    restarts, key = _is_restarted(plan, role), key_files(plan)
     files = PodFiles(
         {
             **spec.variables,
             env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
-            env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
-            **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
+            **key.variables,
             env.POD: pod,
             env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
             env.SCRATCH_DIR: env.SCRATCH_MOUNT,
@@ -267,8 +270,8 @@ def _files(plan: PodPlan, role: Role, pod: str) -> PodFiles:
     )
     roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
     files.add({"name": "cprjob-roster", "downwardAPI": {"items": [roster]}}, env.ROSTER_DIR)
-    key = {"secretName": key_secret_name(plan.job, plan.key_digest)}
-    files.add({"name": "cprjob-key", "secret": key}, env.KEY_DIR)
+    files.volumes += key.volumes
+    files.mounts += key.mounts
     files.add({"name": "cprjob-scratch", "emptyDir": {}}, env.SCRATCH_MOUNT, read_only=False)
     if restarts:
         # Without sizeLimit the volume may be as large as the pod's memory, and counts as such.
@@ -280,18 +283,31 @@ def _files(plan: PodPlan, role: Role, pod: str) -> PodFiles:
     return files
 
 
-def _probe(path: str, period_s: int, failures: int) -> Manifest:
-    get = {"path": path, "port": env.DEFAULT_PORT_BASE + env.HTTP_PORT}
+def _probe(path: str, period_s: int, failures: int, **scheme: str) -> Manifest:
+    get = {"path": path, "port": env.DEFAULT_PORT_BASE + env.HTTP_PORT, **scheme}
     return {"httpGet": get, "periodSeconds": period_s, "timeoutSeconds": 5, "failureThreshold": failures}
 
 
-#: Liveness is generous: a false kill costs a recovery, and peers name a hung member much sooner. Readiness is quick:
-#: the operator depends on it to see that a trainer waits for others.
-_PROBES: Mapping[str, Any] = {
-    "startupProbe": _probe("/healthz", 2, 150),
-    "livenessProbe": _probe("/healthz", 10, 6),
-    "readinessProbe": _probe("/readyz", 1, 2),
-}
+def _probes(**scheme: str) -> Mapping[str, Any]:
+    """The probes of a member, with the scheme of its HTTP port.
+
+    Liveness is generous: a false kill costs a recovery, and peers name a hung member much sooner. Readiness is quick:
+    the operator depends on it to see that a trainer waits for others.
+    """
+    return {
+        "startupProbe": _probe("/healthz", 2, 150, **scheme),
+        "livenessProbe": _probe("/healthz", 10, 6, **scheme),
+        "readinessProbe": _probe("/readyz", 1, 2, **scheme),
+    }
+
+
+#: Kubelets do not verify certificates, and have none: these two pages need none.
+_PROBES, _TLS_PROBES = _probes(), _probes(scheme="HTTPS")
+
+
+def encryption_labels(plan: PodPlan) -> dict[str, str]:
+    """The label of a pod that serves TLS, by which Prometheus chooses the scheme."""
+    return {env.LABEL_ENCRYPTION: "TLS"} if plan.encrypted else {}
 
 
 @dataclass(slots=True)
@@ -307,6 +323,17 @@ class PodFiles:
         """Mount a volume of files."""
         self.volumes.append(volume)
         self.mounts.append({"name": volume["name"], "mountPath": mount, **({"readOnly": True} if read_only else {})})
+
+
+def key_files(plan: PodPlan) -> PodFiles:
+    """The job's key, and the certificates of an encrypted job."""
+    files = PodFiles({env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}"})
+    if plan.key_digest:
+        files.variables[env.KEY_DIGEST] = plan.key_digest
+    if plan.encrypted:
+        files.variables[env.ENCRYPTION] = "TLS"
+    files.add({"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}}, env.KEY_DIR)
+    return files
 
 
 def spec_files(job_spec: str) -> PodFiles:

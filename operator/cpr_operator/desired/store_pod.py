@@ -20,7 +20,9 @@ from cpr_operator.desired.pod import (
     DEFAULT_RESOURCES,
     PodFiles,
     PodPlan,
+    encryption_labels,
     history_files,
+    key_files,
     placed,
     resources_of,
     spec_files,
@@ -129,7 +131,7 @@ def publisher_pod(plan: PodPlan, number: int, *, once: bool = False) -> Manifest
         digests, disk = (-(-each >> _MIB_BITS) << _MIB_BITS for each in (size.digests_bytes, size.disk_bytes))
         resources = with_disk(with_more(resources, "memory", digests), disk)
     own = metadata(plan.job, publisher_name(plan.job, number))
-    own |= {"labels": pod_labels(plan.job, env.ROLE_PUBLISHER, 0, number)}
+    own |= {"labels": pod_labels(plan.job, env.ROLE_PUBLISHER, 0, number) | encryption_labels(plan)}
     container = {
         "args": [env.ROLE_PUBLISHER, *(["--once"] if once else [])],
         "resources": resources,
@@ -143,6 +145,11 @@ def publisher_pod(plan: PodPlan, number: int, *, once: bool = False) -> Manifest
         {"name": env.PORT_BASE, "value": str(env.DEFAULT_PORT_BASE)},
         {"name": env.SCRATCH_DIR, "value": env.SCRATCH_MOUNT},
     ]
+    if plan.encrypted:  # without encryption it connects to no member, and needs no key
+        key = key_files(plan)
+        main["env"] += [{"name": name, "value": value} for name, value in key.variables.items()]
+        main["volumeMounts"] += key.mounts
+        pod["spec"]["volumes"] += key.volumes
     pod["spec"]["terminationGracePeriodSeconds"] = PUBLISHER_GRACE_S
     pod["spec"] = merge(pod["spec"], placed(plan, env.ROLE_PUBLISHER))
     return pod

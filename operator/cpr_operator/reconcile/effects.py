@@ -179,6 +179,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         updates=sparse_updates(spec, status.runtime).mode,
         restart_rules=status.runtime.restart_rules,
         pod_group=status.runtime.pod_group,
+        encrypted=bool(status.runtime.ca),
     )
 
 

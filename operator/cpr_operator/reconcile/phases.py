@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cpr_contract.codec import pack, to_json
 from cpr_operator.api.cprjob_spec import CPRJobSpec
-from cpr_operator.api.frozen_settings import replay_policy, sparse_updates, worker_count
+from cpr_operator.api.frozen_settings import is_encrypted, replay_policy, sparse_updates, worker_count
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import Counters, Fork, Member, Phase, Runtime, Shard, Trainer
 from cpr_operator.cluster.protocol import Event
@@ -133,11 +133,16 @@ def runtime(observed: ReconcileInput, source: str | None) -> Runtime:
     described = to_job_spec(
         spec, job.uid, job.name, version, found=source, replay=replay, workers=workers, updates=updates.mode
     )
+    encrypted = is_encrypted(spec, observed.encryption)
+    # A key with a CA and one without are two: a Secret is never changed.
+    retained = before if before and not observed.key_lost and bool(before.ca) == encrypted else None
     return Runtime(
         image=spec.image,
         contract_version=version,
         template_hash=template_hash(spec),
-        key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
+        key_digest=retained.key_digest if retained else observed.key_digest,
+        ca=retained.ca if retained else observed.next_ca if encrypted else "",
+        identity_digest=((retained and retained.identity_digest) or observed.identity_digest) if encrypted else "",
         job_spec=pack(to_json(described)),
         replay=replay,
         quota=quota_of(observed.queue),

@@ -69,7 +69,10 @@ def with_new_key(observed: ReconcileInput) -> ReconcileInput:
     status = observed.before
     if status.runtime is None:
         return observed
-    status = status.evolve(runtime=status.runtime.evolve(key_digest=observed.key_digest))
+    renewed = status.runtime.evolve(key_digest=observed.key_digest)
+    if renewed.ca:  # encryption itself may change when the job resumes
+        renewed = renewed.evolve(ca=observed.next_ca, identity_digest=observed.identity_digest)
+    status = status.evolve(runtime=renewed)
     return replace(observed, job=replace(observed.job, status=status))
 
 

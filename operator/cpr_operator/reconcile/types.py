@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from cpr_contract.choices import Encryption
 from cpr_contract.published import PublisherReport
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.cprjob_spec import CPRJobSpec
@@ -112,7 +113,11 @@ class ReconcileInput:
     terminating: the namespace is being deleted, so nothing can be created in it.
     leader_unresponsive: the leader did not answer in the previous reconciliation.
     watched_s: seconds for which this operator has watched the job without a gap.
-    key_digest: the name of the next handshake key. key_lost: the Secret of the present key does not exist.
+    key_digest: the name of the next handshake key. key_lost: the Secret of the present key does not exist,
+        or has the certificate of another operator.
+    encryption: that of jobs without `spec.security.encryption`.
+    next_ca: the certificate (PEM) of the CA with the next key, for a job that is encrypted or may become so.
+    identity_digest: that of the operator's certificate, if it is known and the job needs it.
     source_jobs: the jobs among which a new job may choose the anchor to start from.
     queue: the job's state in its Kueue queue; None without a queue.
     ending: uids of trainers that most likely ended; the kubelet's news of their end is awaited.
@@ -137,6 +142,9 @@ class ReconcileInput:
     watched_s: float = 0.0
     key_digest: str = ""
     key_lost: bool = False
+    encryption: Encryption = "None"
+    next_ca: str = ""
+    identity_digest: str = ""
     restriction: Restriction | None = None
     source_jobs: tuple[JobView, ...] = ()
     queue: Queue | None = None

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from cpr_contract import env
 from cpr_operator.api.base import format_time
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.local.object_files import AppliedObjects
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -220,12 +221,16 @@ class SimulatedCluster(SimulatedNodes):
         message = self.mounts.get(f"{pod.role}/{pod.index}")
         return None if message is None else PodWarning("FailedMount", message)
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+    async def fetch_report(
+        self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
         held = self.pods.get(pod.name)
         self.recorded[pod.name] = recorded
         return self.report(held) if held is not None else None
 
-    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+    async def send_roster(
+        self, pod: PodView, roster: str, signature: str, deadline_s: float, tls: PodTLS | None = None
+    ) -> None:
         self.sent.append((pod.name, roster, signature))
 
     async def reaches(self, pod: PodView) -> bool:

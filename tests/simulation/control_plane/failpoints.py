@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from cpr_operator.api.status import TERMINAL_PHASES
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.views import PodView
 from simulation.control_plane.cluster import SimulatedCluster, When
 from simulation.control_plane.run import TICK_S, RunResult, Simulation
@@ -222,7 +223,9 @@ class StormSimulation(Simulation):
         if self.cluster.now >= self._unavailable_until:
             await super()._pass()
 
-    async def _old_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+    async def _old_report(
+        self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
         """The answer of the pod some ticks ago."""
         held = self.cluster.pods.get(pod.name)
         if held is None or held.phase != "Running":

@@ -10,6 +10,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.reports import Recorded
 from cpr_contract.roster import AnchorRef, unseal
 from cpr_operator.api import crd
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller.controller import Controller
@@ -194,7 +195,9 @@ async def test_missing_and_invalid_answers_are_no_evidence(answer: bytes | None)
     await harness.go(8)
     before = harness.status.shards, harness.status.trainers
 
-    async def fetch(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+    async def fetch(
+        pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
         return answer
 
     harness.cluster.fetch_report = fetch

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from cpr_operator.api.status import Condition, Status
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller.cache import LOOK_UP_S
 from cpr_operator.reconcile.phases import EXCEEDED, PAUSE_S, RECOVERY_EXCEEDED
@@ -56,8 +57,10 @@ def lose_answers(driver: Simulation, passes: int) -> None:
     """Lose all answers for this number of passes."""
     fetch, left = driver.cluster.fetch_report, [passes]
 
-    async def lost(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
-        return await fetch(pod, deadline_s, max_bytes, recorded) if left[0] <= 0 else None
+    async def lost(
+        pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
+        return await fetch(pod, deadline_s, max_bytes, recorded, tls) if left[0] <= 0 else None
 
     run = driver.controller.run_pass
 

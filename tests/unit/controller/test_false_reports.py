@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from cpr_contract.limits import MAX_MEMBERS, MAX_RANGES, MAX_SHARDS, max_report_bytes
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.views import PodView
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
@@ -52,7 +53,9 @@ async def test_largest_reports_take_little_memory(lie: Lie, monkeypatch: pytest.
     lies = {pod.name: lie(cluster.report(pod) or b"{}") for pod in cluster.pods.values()}
     requested: set[str] = set()
 
-    async def fetch(pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+    async def fetch(
+        pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
         if pod.role == "trainer" and pod.index == driver.status().leader:
             return None  # the controller polls all others then
         requested.add(pod.name)

@@ -10,6 +10,7 @@ import pytest
 
 from cpr_contract import env
 from cpr_contract.spec import OVERDUE_S
+from cpr_operator.cluster.certificates import PodTLS
 from cpr_operator.cluster.pod_reports import CONNECT_S, CONNECT_TRIES
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
@@ -59,11 +60,13 @@ class Cluster(SimulatedCluster):
         self.hang(role, index)
         self.cut.add(self.member(role, index).name)
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
+    async def fetch_report(
+        self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
         self.polled.append(f"{pod.role}/{pod.index}")
         answer_s = self.answers_s.get(pod.name, ANSWER_S)
         await asyncio.sleep(min(answer_s, deadline_s))
-        return await super().fetch_report(pod, deadline_s, max_bytes, recorded) if answer_s <= deadline_s else None
+        return await super().fetch_report(pod, deadline_s, max_bytes, recorded, tls) if answer_s <= deadline_s else None
 
     async def reaches(self, pod: PodView) -> bool:
         if pod.name in self.cut:

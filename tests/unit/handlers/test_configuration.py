@@ -24,6 +24,8 @@ READ: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"HTTP_PORT": "9000"}, {"http_port": 9000}),
     ({"LEASE": "cprjob-system/my-cprjob"}, {"lease": ("cprjob-system", "my-cprjob")}),
     ({"KUEUE": "true"}, {"kueue": True}),
+    ({}, {"encryption": "None"}),
+    ({"ENCRYPTION": "TLS"}, {"encryption": "TLS"}),
     ({"SERVICE_ACCOUNTS": "a, b"}, {"restriction": Restriction(frozenset({"a", "b"}))}),
     ({"RESTRICT_TEMPLATES": "false"}, {"restriction": None}),
     ({"NAMESPACE": "operators", "REPORT_PEERS": json.dumps([PEER])}, {"sources": IngressSources("operators", (PEER,))}),
@@ -32,6 +34,7 @@ WRONG = {
     "HTTP_PORT": ("x", "-1", "65536", "80.5"),
     "LEASE": ("cprjob", "a/b/c", "/name", "space/", "Upper/case"),
     "KUEUE": ("yes",),
+    "ENCRYPTION": ("mTLS", "true"),
     "RESTRICT_TEMPLATES": ("no",),
     "REPORT_PEERS": ("{", "{}", '["x"]'),
 }

@@ -18,6 +18,8 @@ from typing import Any, BinaryIO, Self
 
 from cpr_contract import env
 from cpr_operator.api.base import format_time
+from cpr_operator.cluster.certificates import KeyPair, PodTLS, new_identity
+from cpr_operator.cluster.identity import CERTIFICATE, KEY, OperatorIdentity
 from cpr_operator.cluster.local.object_files import AppliedObjects, ObjectFiles, append_event, write_atomically
 from cpr_operator.cluster.local.pod_folder import PodFolder, PortBlocks
 from cpr_operator.cluster.local.pod_process import DEFAULT_GRACE_S, LocalPod, check_manifest
@@ -33,6 +35,8 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView, PodWarning, job_view
 
+#: The folder with the identity of the operator, among those of Secrets.
+IDENTITY = "cprjob-operator-identity"
 #: Seconds for which the end of a deleted pod stays visible: a kubelet reports it before the object is deleted.
 SHOW_END_S = 1.0
 
@@ -62,6 +66,7 @@ class LocalCluster:
         self._tasks: dict[LocalPod, asyncio.Task[None]] = {}
         self._applied = AppliedObjects()
         self._reports = ReportFetcher(pauses=False)  # there are few pods, and no other job to delay
+        self.identity = OperatorIdentity(self._read_identity, clock)  # a resumed run has it again
         self.events: dict[str, Event] = {}  # of this process, oldest first; a file has all
 
     async def close(self) -> None:
@@ -203,11 +208,15 @@ class LocalCluster:
     async def newest_warning(self, pod: PodView) -> PodWarning | None:  # noqa: ARG002 -- no kubelet reports any
         return None
 
-    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "") -> bytes | None:
-        return await self._reports.fetch(pod, deadline_s, max_bytes, recorded)
+    async def fetch_report(
+        self, pod: PodView, deadline_s: float, max_bytes: int, recorded: str = "", tls: PodTLS | None = None
+    ) -> bytes | None:
+        return await self._reports.fetch(pod, deadline_s, max_bytes, recorded, tls)
 
-    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
-        await self._reports.send_roster(pod, roster, signature, deadline_s)
+    async def send_roster(
+        self, pod: PodView, roster: str, signature: str, deadline_s: float, tls: PodTLS | None = None
+    ) -> None:
+        await self._reports.send_roster(pod, roster, signature, deadline_s, tls)
 
     async def reaches(self, pod: PodView) -> bool:
         return await reaches(pod)
@@ -226,6 +235,14 @@ class LocalCluster:
 
     def _secret_folder(self, manifest: Manifest) -> Path:
         return self._workdir / "secrets" / str(manifest["metadata"]["name"])
+
+    async def _read_identity(self) -> KeyPair:
+        certificate, key = (self._workdir / "secrets" / IDENTITY / part for part in (CERTIFICATE, KEY))
+        if not certificate.exists():  # it is written last
+            made = new_identity()
+            write_atomically(key, made.key.encode(), mode=0o600)
+            write_atomically(certificate, made.certificate.encode(), mode=0o600)
+        return KeyPair(certificate.read_text("ascii"), key.read_text("ascii"))
 
     def _pod(self, namespace: str, name: str) -> LocalPod:
         try:

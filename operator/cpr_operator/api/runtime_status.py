@@ -1,0 +1,64 @@
+"""`status.runtime`: the settings that a job was started with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from cpr_contract.choices import ReplayPolicy, SparseUpdates
+from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
+from cpr_contract.limits import MAX_WORKERS
+from cpr_operator.api.base import Model, Name, Positive, Sentence
+from cpr_operator.api.pod_placement import Quota
+
+
+class WorkerCount(Model):
+    """The number of workers of each trainer. It is fixed for the lifetime of the job."""
+
+    count: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | None = None
+    """The number; absent until the first leader has measured it."""
+    reason: Sentence
+    """The reason for this number."""
+
+
+class SparseUpdatesMode(Model):
+    """The mode in which shards update embedding rows. It is fixed for the lifetime of the job."""
+
+    mode: SparseUpdates
+    """PerStep: once a step, by the sum over all trainers. PerPush: once for each trainer's push."""
+    reason: Sentence
+    """The reason for this mode."""
+
+
+class Runtime(Model):
+    """The settings that the job was started with. Replaced pods use them until the job is suspended and resumed."""
+
+    image: Annotated[str, Field(max_length=512)]
+    """The trainer image."""
+    contract_version: Positive
+    """The version of the contract between the operator and this job's pods."""
+    template_hash: Annotated[str, Field(max_length=64)]
+    """A hash of both pod templates and of the operator's required fields."""
+    key_digest: Annotated[str, Field(max_length=64)] = ""
+    """The suffix of the name of the Secret with the pods' handshake key. Empty for jobs started by version 0.1.0."""
+    job_spec: Annotated[str, Field(max_length=MAX_LENGTH + MAX_GROWTH)]
+    """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
+    quota: Quota | None = None
+    """The quota of a queue of Kueue that the pods run under; absent if the job is in no queue."""
+    replay: ReplayPolicy = ReplayPolicy(reason="the job was started by a release without replay")
+    """The policy by which trainers push lost updates again to a replaced shard, and its reason."""
+    restart_rules: bool = False
+    """True if the container of a killed shard restarts in its pod, with all rows. It needs restart rules, which the
+    cluster had when the job started (Kubernetes 1.35)."""
+    pod_group: Name = ""
+    """The PodGroup of the trainers and shards, which the scheduler places together; empty for none."""
+    workers: WorkerCount | None = None
+    """The number of workers of each trainer. Absent in jobs started by version 0.1.0."""
+    sparse_updates: SparseUpdatesMode | None = None
+    """How shards update embedding rows, and why. Absent in jobs started by version 0.1.0: they update per push."""
+    ca: Annotated[str, Field(max_length=4096)] = ""
+    """The certificate of the job's CA, in PEM, which signs those of all processes of the job. Its key is in the Secret
+    of keyDigest. Empty: the traffic between the pods of the job is not encrypted."""
+    identity_digest: Annotated[str, Field(max_length=64)] = ""
+    """A digest of the operator's certificate that the pods accept; empty if ca is."""
