@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract.codec import from_json
-from cpr_contract.env import KEEPER, ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.env import ENCRYPTION, KEEPER, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import ExitCode, Result, ShardReport, ShardState
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor
@@ -31,6 +31,7 @@ Fault = Callable[[LocalJob], AbstractContextManager[None]]
 SLACK = 5
 NEVER_S, OFTEN_S = 3600.0, 0.05
 SUPERVISED_PODS = {KEEPER: "1"}
+ENCRYPTED = {ENCRYPTION: "TLS"}
 REPLAY = {"replay_bytes": 64 << 20}
 
 

@@ -16,6 +16,7 @@ from cpr_contract.model import RowOptimizer
 from cpr_contract.reports import Result
 from cpr_contract.spec import EvaluationSpec, JobSpec
 from processes.faults import (
+    ENCRYPTED,
     NEVER_S,
     OFTEN_S,
     REPLAY,
@@ -73,6 +74,17 @@ TABLE = (
         ((80, with_parity(killed_shards(1, rebuilt=True))), (140, rolled_back())),
         REPLAY | {"shards": 3, "parity_shards": 1},
         OFTEN_S,
+    ),
+    Row(
+        "encrypted: a follower's process, then its pod, and a shard, from parity",
+        "merged_steps",
+        (
+            (60, killed_processes(ROLE_TRAINER, 1)),
+            (110, killed_trainer(1)),
+            (150, with_parity(killed_shards(1, rebuilt=True))),
+        ),
+        REPLAY | {"trainers": 3, "shards": 3, "parity_shards": 1},
+        environ=SUPERVISED_PODS | ENCRYPTED,
     ),
     Row(
         "dynamic tables: a leader's pod, then a shard, from parity",

@@ -1,40 +1,26 @@
-"""Certificates that the process of a pod signs with the key of its job's CA, and servers that present them."""
+"""Certificates of encrypted jobs: those of their processes, of strangers, and servers that present them."""
 
 from __future__ import annotations
 
+import socket
 import ssl
-from datetime import UTC, datetime, timedelta
+import time
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.x509.oid import NameOID
+from cpr_contract import env
+from cpr_contract.roster import certificate_name
+from cpr_operator.cluster.certificates import KeyPair, new_authority, new_identity
+from cpr_trainer.runtime import Certificates, TlsConnection
+from cpr_trainer.runtime.certificate import signed_certificate
 
-from cpr_operator.cluster.certificates import KeyPair
+STRANGERS = ("another job", "another rank", "no certificate", "not encrypted")
 
 
 def leaf(authority: KeyPair, name: str) -> KeyPair:
-    """A certificate for the DNS name, signed by the CA."""
-    issuer = x509.load_pem_x509_certificate(authority.certificate.encode())
-    signer = serialization.load_pem_private_key(authority.key.encode(), None)
-    assert isinstance(signer, Ed25519PrivateKey)
-    key = Ed25519PrivateKey.generate()
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])]))
-        .issuer_name(issuer.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(signer, None)
-    )
-    form = serialization.Encoding.PEM
-    text = key.private_bytes(form, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()).decode()
-    return KeyPair(certificate.public_bytes(form).decode(), text)
+    """A certificate for the DNS name, signed by the CA as a process of a pod does."""
+    text = signed_certificate(authority.certificate.encode(), authority.key.encode(), name, time.time(), 3600).decode()
+    key, mark, rest = text.partition("-----BEGIN CERTIFICATE")
+    return KeyPair(mark + rest, key)
 
 
 def server_context(folder: Path, pair: KeyPair, *trusted: str) -> ssl.SSLContext:
@@ -48,3 +34,45 @@ def server_context(folder: Path, pair: KeyPair, *trusted: str) -> ssl.SSLContext
         context.load_verify_locations(cadata="".join(trusted))
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def write_ca(folder: Path) -> KeyPair:
+    """Write the files of a new CA into a folder, as the operator does into the job's Secret; return the operator's."""
+    folder.mkdir(exist_ok=True)
+    authority, identity = new_authority(folder.name), new_identity()
+    (folder / env.CA_NAME).write_text(authority.certificate)
+    (folder / env.CA_KEY_NAME).write_text(authority.key)
+    (folder / env.OPERATOR_NAME).write_text(identity.certificate)
+    return identity
+
+
+def certificates_of(folder: Path, job_uid: str, role: str, index: int) -> Certificates:
+    certificates = Certificates(folder, job_uid, role)
+    certificates.identify(role, index)
+    return certificates
+
+
+def stranger(kind: str, folder: Path, job_uid: str) -> Certificates | None:
+    """The certificates of a process that claims to be trainer 1 of a job, and is not."""
+    match kind:
+        case "another job":
+            other = folder.with_name("other")
+            write_ca(other)
+            # It trusts the job: only the other side can refuse the connection.
+            with (other / env.CA_NAME).open("a") as file:
+                file.write((folder / env.CA_NAME).read_text())
+            return certificates_of(other, job_uid, "trainer", 1)
+        case "another rank":
+            return certificates_of(folder, job_uid, "trainer", 2)
+        case "no certificate":
+            return _NoCertificate(folder, job_uid)
+    return None
+
+
+class _NoCertificate(Certificates):
+    def __init__(self, folder: Path, job_uid: str) -> None:
+        super().__init__(folder, job_uid, "")
+        self._job, self._context = job_uid, ssl.create_default_context(cadata=(folder / env.CA_NAME).read_text())
+
+    def connect(self, connection: socket.socket, role: str, index: int) -> TlsConnection:
+        return TlsConnection(connection, self._context, certificate_name(self._job, role, index))

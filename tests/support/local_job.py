@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -33,7 +34,9 @@ from cpr_contract.reports import (
 )
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster, seal
 from cpr_contract.spec import DataSpec, JobSpec, SnapshotSpec, StoreSpec
+from cpr_operator.cluster.certificates import client_context
 from cpr_operator.cluster.local.pod_folder import PortBlocks
+from support.certificates import write_ca
 from support.shard_job import SILENCE_S
 from support.warm_start import HELD_AT, Main, Process, run
 
@@ -77,6 +80,7 @@ class Member:
     port_base: int
     folder: Path
     process: Process | None = None
+    client: ssl.SSLContext | None = None
 
     @property
     def name(self) -> str:
@@ -100,9 +104,11 @@ class Member:
 
     def page(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
         url = page_url(self.host, self.port_base + env.HTTP_PORT, path)
+        if self.client is not None:
+            url = url.replace("http:", "https:")
         request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=30, context=self.client) as answer:  # noqa: S310
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -131,6 +137,11 @@ class LocalJob:
 
     def __post_init__(self) -> None:
         (self.folder / "key").write_bytes(b"a key of this test")
+        self._client: ssl.SSLContext | None = None  # of the operator, if the job is encrypted
+        if self.environ.get(env.ENCRYPTION) == "TLS":
+            identity = write_ca(self.folder)
+            self._client = client_context((self.folder / env.CA_NAME).read_text(), identity)
+            self._client.check_hostname = False  # the pages are those of an address
         self._ports = PortBlocks(random.Random())
         self.counters = Counters(roster=0, group=1, generation=1)
         self.leader = 0
@@ -286,7 +297,7 @@ class LocalJob:
         folder = self.folder / f"{role}-{index}-{incarnation}"
         folder.mkdir()
         (folder / "log").touch()
-        member = Member(role, index, incarnation, self.host, self._ports.take(), folder)
+        member = Member(role, index, incarnation, self.host, self._ports.take(), folder, client=self._client)
         self.all_members.append(member)
         return member
 

@@ -17,8 +17,8 @@ from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
 from cpr_trainer.parity.peer_connection import PeerConnection
 from cpr_trainer.runtime import Certificates, tls
+from support.certificates import STRANGERS, certificates_of, stranger, write_ca
 from support.exchanges import WAIT_S, follow, push, wait_for
-from support.job_certificates import STRANGERS, certificates_of, stranger, write_ca
 from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread
 
@@ -40,7 +40,8 @@ def job() -> JobSpec:
 
 @pytest.fixture
 def ca(tmp_path: Path) -> Path:
-    return write_ca(tmp_path / "ca")
+    write_ca(tmp_path / "ca")
+    return tmp_path / "ca"
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from cpr_trainer.runtime import Certificates
 from cpr_trainer.trainer.allreduce.transport import Frame, Kind
 from cpr_trainer.trainer.allreduce.tunnel import loopback, port_of, with_port
 from cpr_trainer.trainer.control import GroupBroken
+from support.certificates import STRANGERS, certificates_of, stranger, write_ca
 from support.control_group import HOST, Member, roster_of
-from support.job_certificates import STRANGERS, certificates_of, stranger, write_ca
 from support.wait_limit import poll_interrupts
 
 #: An entry of Gloo: the name of the machine, and a sockaddr_in of 127.1.0.2, port 4660, in 136 bytes.
@@ -26,7 +26,8 @@ ENTRY = b"\2" + b"\0" * 7 + b"vm" + b"\x88" + b"\0" * 7 + b"\2\0\x12\x34\x7f\1\0
 
 @pytest.fixture
 def ca(tmp_path: Path) -> Path:
-    return write_ca(tmp_path / "ca")
+    write_ca(tmp_path / "ca")
+    return tmp_path / "ca"
 
 
 @pytest.fixture
