@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cpr_contract import env
 from cpr_operator.api import crd
 from support.api_proxy import ApiProxy
 from support.apiserver import TOKEN, USERS, ApiServer, install_crd, running_apiserver, write_kubeconfig
@@ -72,6 +74,25 @@ def test_jobs_are_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: 
         assert running.process.wait(60) == 0
     for name in ("urgent", "after"):
         client.delete(f"{JOBS}/{name}")
+
+
+def test_encrypted_job_has_certificates_in_its_secret(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
+    """The namespace of the operator is that of the jobs here."""
+    log, secrets = tmp_path / "operator.log", f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    settings = {"CPR_OPERATOR_NAMESPACE": NAMESPACE, "CPR_OPERATOR_ENCRYPTION": "TLS"}
+    with running_operator(server.kubeconfig_of(USERS[0]), log, "encrypting", **settings):
+        client.post(JOBS, json=document("encrypted")).raise_for_status()
+        until(lambda: len(pods_of(client, "encrypted")) == 3, log)
+    job = client.get(f"{JOBS}/encrypted").json()
+    identity = client.get(f"{secrets}/encrypting-identity").json()["data"]
+    name = f"encrypted-{job['metadata']['uid'][:5]}-key-{job['status']['runtime']['keyDigest']}"
+    data = client.get(f"{secrets}/{name}").json()["data"]
+    assert sorted(data) == sorted((env.KEY_NAME, env.CA_NAME, env.CA_KEY_NAME, env.OPERATOR_NAME))
+    assert data[env.OPERATOR_NAME] == identity["tls.crt"]
+    assert b64decode(data[env.CA_NAME]).decode() == job["status"]["runtime"]["ca"]
+    pods = client.get(PODS, params={"labelSelector": "cprjob.io/encryption=TLS"}).json()["items"]
+    assert len(pods) == 3
+    client.delete(f"{JOBS}/encrypted")
 
 
 def test_new_jobs_wait_while_the_crd_is_of_another_release(
