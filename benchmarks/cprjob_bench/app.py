@@ -72,6 +72,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
         list[str] | None,
         typer.Option(metavar="NAME=COMMAND", help="Another program that trains the job. May be repeated."),
     ] = None,
+    encrypted: Annotated[bool, typer.Option("--encrypted", help="Measure the job with TLS as well.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare the training speed of a CPRJob with that of one plain process on this machine."""
@@ -89,6 +90,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
             seconds=seconds,
             json=json,
             baselines=tuple(peer or ()),
+            encrypted=encrypted,
         )
         bench_train(options, out, err, os.environ)
 

@@ -26,16 +26,18 @@ from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_operator.cli.command_errors import OptionError, TrialError
 from cpr_operator.cli.run import open_cluster, operating, running_pod
 from cpr_operator.cli.trainer_process import failure_message
+from cpr_operator.cluster.certificates import PodTLS, pod_tls
 from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.local.pod_folder import PodFolder
 from cpr_operator.cluster.local.pod_process import PodProcess
-from cpr_operator.cluster.views import JobView
+from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile import Timing
 
 _REPORT_DEADLINE_S = 1.0
 _TRACE = "steps.jsonl"
 #: The reference of all comparisons.
 SINGLE = "single"
+CPRJOB, ENCRYPTED = "cprjob", "cprjob with TLS"
 
 
 class Run(Protocol):
@@ -124,9 +126,8 @@ class _ProgramRun:
 class CprJob:
     """CPRJob itself: an operator in this process, and the job's trainers and shards below it."""
 
-    name = "cprjob"
-
-    def __init__(self, document: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, document: Mapping[str, Any], environment: Mapping[str, str], name: str = CPRJOB) -> None:
+        self.name = name
         self._document = copy.deepcopy(dict(document))
         # Each pod has its own volume below the mount point.
         variable = {"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{_TRACE}"}
@@ -163,11 +164,18 @@ class JobRun:
         pod = running_pod(await self.cluster.list_pods(self.job), env.ROLE_TRAINER, 0)
         if pod is None:
             return None
-        body = await self.cluster.fetch_report(pod, _REPORT_DEADLINE_S, max_report_bytes(MAX_MEMBERS))
+        body = await self.cluster.fetch_report(
+            pod, _REPORT_DEADLINE_S, max_report_bytes(MAX_MEMBERS), tls=await self._tls(pod)
+        )
         try:
             return None if body is None else from_json(TrainerReport, body).saves
         except ContractError as error:
             raise TrialError(f"the leader's report cannot be read: {error}") from error
+
+    async def _tls(self, pod: PodView) -> PodTLS | None:
+        job = await self.cluster.get_job(self.job.namespace, self.job.name)
+        ca = (job.status.get("runtime") or {}).get("ca")
+        return pod_tls(pod, ca, await self.cluster.identity.get()) if ca else None
 
     def sent_bytes(self) -> int | None:
         """See `Run`."""
@@ -218,7 +226,7 @@ def baseline_commands(baselines: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise OptionError(f"--peer {baseline}: {error}") from error
         if not (name and words):
             raise OptionError(f"--peer {baseline}: must be NAME=COMMAND")
-        if name in {CprJob.name, *commands} or name.partition("-")[0] == SINGLE:
+        if name in {CPRJOB, ENCRYPTED, *commands} or name.partition("-")[0] == SINGLE:
             raise OptionError(f"--peer {baseline}: the name {name} is already in use")
         if (program := shutil.which(words[0])) is None:
             raise OptionError(f"--peer {baseline}: the program {words[0]} was not found")

@@ -24,7 +24,7 @@ from cpr_operator.cli.command_errors import OptionError, TrialError
 from cpr_operator.cli.trainer_process import failure_message
 from cprjob_bench.commands.bench_result import Result, bench_job, table
 from cprjob_bench.commands.machine_load import open_gauge
-from cprjob_bench.commands.systems import SINGLE, CprJob, Program, System, baseline_commands, singles
+from cprjob_bench.commands.systems import CPRJOB, ENCRYPTED, SINGLE, CprJob, Program, System, baseline_commands, singles
 from cprjob_bench.commands.windows import Summary, Window, measure_alternately, summarise
 from cprjob_bench.options import TrainPreset
 
@@ -67,7 +67,7 @@ class TrainOptions:
     """Options of the command.
 
     rows: the maximum number per table. seconds: the length of a window. baselines: other programs, as NAME=COMMAND.
-    workers: None: their number is to be measured.
+    workers: None: their number is to be measured. encrypted: the job is measured with TLS, too.
     """
 
     preset: TrainPreset
@@ -80,6 +80,7 @@ class TrainOptions:
     seconds: int
     json: bool
     baselines: tuple[str, ...] = ()
+    encrypted: bool = False
 
 
 def document(  # noqa: PLR0913 -- one parameter per part of the job
@@ -179,6 +180,8 @@ def _lines(found: Mapping[str, Summary]) -> Iterator[str | Table]:
             name, f"{summary.samples_per_s:,.0f}", f"{summary.ratio:.3f}", *(f"{each:,.1f}" for each in values)
         )
     yield shown
+    if ENCRYPTED in found:
+        yield f"with TLS, of without: {found[ENCRYPTED].samples_per_s / found[CPRJOB].samples_per_s:.3f}"
     for name, summary in found.items():
         for role, stages in summary.stages_ms.items():
             yield f"{name}, ms per step of a {role}: {_listed(stages)}"
@@ -241,7 +244,11 @@ def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]
     if options.workers is None:
         job, spec = job_with(_measure_workers(spec, folder, environment))
     baselines = (Program(name, command, spec, environment) for name, command in commands.items())
-    return spec.workers, (*singles(spec, environment), CprJob(job, environment), *baselines)
+    jobs = [CprJob(job, environment)]
+    if options.encrypted:
+        encrypted = {**job, "spec": {**job["spec"], "security": {"encryption": "TLS"}}}
+        jobs.append(CprJob(encrypted, environment, ENCRYPTED))
+    return spec.workers, (*singles(spec, environment), *jobs, *baselines)
 
 
 def _measure_workers(job: JobSpec, folder: Path, environment: Mapping[str, str]) -> int:
