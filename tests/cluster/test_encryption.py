@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.harness import Cluster, Pod, Space
-from cluster.jobs import ENDLESS, LOSSLESS, Run, account, manifest, verify_members
+from cluster.jobs import ENDLESS, LOSSLESS, Run, account, manifest, verify_stopped
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
@@ -27,7 +27,7 @@ def trained(run: Run, beyond: int = 0) -> int:
 def call(space: Space, caller: Pod, certificate: str, callee: Pod, *ports: int) -> list[str]:
     """Return what ports of a pod answer to another pod."""
     arguments = (certificate, callee.ip, *map(str, ports))
-    done = space.kubectl("exec", "-i", caller.name, "--", "python", "-", *arguments, stdin=CALLER)
+    done = space.kubectl("exec", "-i", caller.name, "--", "python3", "-", *arguments, stdin=CALLER)
     return list(json.loads(done).values())
 
 
@@ -57,7 +57,6 @@ def test_encrypted_job_recovers_and_refuses_other_pods(cluster: Cluster, space: 
         assert refused == [["refuses", page]] * 2
 
     other.delete()
-    status = run.stop()
-    verify_members(run, status, replaced={("shard", 1)})
+    status = verify_stopped(run, cluster.store, replaced={("shard", 1)})
     assert (status["budget"]["spent"], status["restarts"]) == (0, 1)
     assert account(cluster.store, status) == {0: (), 1: ()}
