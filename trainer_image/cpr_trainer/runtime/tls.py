@@ -7,10 +7,10 @@ day later the process signs the next one, for connections from then on; open con
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class Certificates:
         self._lock = threading.Lock()
         self._name = certificate_name(job_uid, role)
         self._contexts: tuple[ssl.SSLContext, ssl.SSLContext, ssl.SSLContext] | None = None
-        self._renew_at = 0.0
+        self._signed_at = 0.0
 
     def identify(self, role: str, index: int) -> None:
         """Use this role and index in the certificates from now on."""
@@ -71,7 +71,8 @@ class Certificates:
         """Return the contexts to connect, to accept members, and to accept HTTP clients."""
         with self._lock:
             now = self._clock()
-            if self._contexts is None or now >= self._renew_at:
+            # A clock that was wrong and is set back leaves a certificate that is not valid yet.
+            if self._contexts is None or not self._signed_at <= now < self._signed_at + LIFETIME_S / 2:
                 # It takes 50 ms to load, which jobs without encryption do not need.
                 from cpr_trainer.runtime.certificate import signed_certificate  # noqa: PLC0415
 
@@ -81,7 +82,7 @@ class Certificates:
                 members.verify_mode = ssl.CERT_REQUIRED
                 http = _context(ssl.PROTOCOL_TLS_SERVER, self._ca + self._operator, own)
                 http.verify_mode = ssl.CERT_OPTIONAL
-                self._contexts, self._renew_at = (connecting, members, http), now + LIFETIME_S / 2
+                self._contexts, self._signed_at = (connecting, members, http), now
             return self._contexts
 
 
@@ -171,7 +172,7 @@ class TlsConnection:
                     if self.handshaking:
                         self._tls.do_handshake()
                         certificate: Any = self._tls.getpeercert()
-                        self.peer_names = frozenset(name for _, name in certificate["subjectAltName"])
+                        self.peer_names = frozenset(name for _, name in certificate.get("subjectAltName", ()))
                         self.handshaking = False
                     return call(argument)
                 except ssl.SSLWantReadError:
@@ -188,7 +189,7 @@ class TlsConnection:
         while 0 < size < view.nbytes:
             try:
                 more = self._tls.recv_into(view[size:])
-            except ssl.SSLWantReadError:
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 break
             if not more:
                 break
@@ -219,8 +220,9 @@ def _context(protocol: int, trusted: str, own: bytes) -> ssl.SSLContext:
     context.load_verify_locations(cadata=trusted)
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0  # no session is resumed, and a ticket would be sent at a handshake's end
-    with tempfile.NamedTemporaryFile() as file:  # OpenSSL reads certificates from files alone; its mode is 0600
+    # OpenSSL reads certificates with their keys from files alone. This one is in memory.
+    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
         file.write(own)
         file.flush()
-        context.load_cert_chain(file.name)
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return context
