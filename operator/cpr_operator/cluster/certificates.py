@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import ssl
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from cpr_contract.roster import certificate_name, key_digest
 from cpr_operator.cluster.views import PodView
@@ -75,14 +73,11 @@ def client_context(ca: str, identity: KeyPair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=ca)
-    # OpenSSL reads certificates with their keys from files alone. This one exists for less than a millisecond.
-    number, path = tempfile.mkstemp(prefix="cprjob-")
-    try:
-        with os.fdopen(number, "w", encoding="ascii") as file:
-            file.write(identity.key + identity.certificate)
-        context.load_cert_chain(path)
-    finally:
-        Path(path).unlink()
+    # OpenSSL reads certificates with their keys from files alone. This one is in memory.
+    with os.fdopen(os.memfd_create("certificate"), "w", encoding="ascii") as file:
+        file.write(identity.key + identity.certificate)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return context
 
 

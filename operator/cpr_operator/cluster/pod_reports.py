@@ -43,6 +43,8 @@ FORGET_S = 600.0
 MAX_IN_FLIGHT, MAX_OF_JOB = 256, 32
 #: The same of pods that did not answer their last poll.
 MAX_UNRESPONSIVE, MAX_UNRESPONSIVE_OF_JOB = 64, 16
+#: Pods whose last failure of TLS is remembered, so that it is logged once.
+MAX_REFUSALS = 4096
 #: No compression: a few bytes could decompress to gigabytes.
 HEADERS = {"Accept-Encoding": "identity"}
 #: The caller sets the deadlines.
@@ -68,6 +70,7 @@ class ReportFetcher:
             timeout=UNTIMED,
         )
         self._pauses = pauses
+        self._refusals: dict[str, str] = {}  # the last reason by uid of the pod
         self._unresponsive = UnresponsivePods(clock)
         self._slots = _Slots(MAX_IN_FLIGHT, MAX_OF_JOB, clock)
         self._unresponsive_slots = _Slots(MAX_UNRESPONSIVE, MAX_UNRESPONSIVE_OF_JOB, clock)
@@ -94,8 +97,10 @@ class ReportFetcher:
             if began:
                 self._unresponsive.timed_out(job, pod.uid, deadline_s)
             return None
-        except aiohttp.ClientError:
+        except aiohttp.ClientError as error:
             answer = None
+            if isinstance(error, aiohttp.ClientSSLError):
+                self._log_refusal(pod, str(error))
         self._unresponsive.answered(job, pod.uid)
         return answer
 
@@ -114,6 +119,14 @@ class ReportFetcher:
                         logger.info("%s does not take a roster that is sent: %d", pod.name, answer.status)
         except (TimeoutError, aiohttp.ClientError) as error:
             logger.info("%s does not take a roster that is sent: %r", pod.name, error)
+
+    def _log_refusal(self, pod: PodView, why: str) -> None:
+        """Log why TLS failed, once for each pod and reason."""
+        if len(self._refusals) >= MAX_REFUSALS:
+            self._refusals.clear()
+        if self._refusals.get(pod.uid) != why:
+            self._refusals[pod.uid] = why
+            logger.warning("%s: no report over TLS: %s", pod.name, why)
 
     async def close(self) -> None:
         """Close all connections."""

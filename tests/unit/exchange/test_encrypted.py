@@ -122,9 +122,22 @@ def test_next_connection_has_a_new_certificate(
     def connect() -> PeerConnection:
         return PeerConnection(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S, certificates)
 
-    with pytest.raises(OSError, match=r"EOF|expired|reset|closed"):
+    with pytest.raises(OSError, match=r"EOF|alert|reset|closed"):
         connect()
     wait_for(lambda: "certificate has expired" in caplog.text)
     now += tls.LIFETIME_S / 2
     with closing(connect()):
         assert len(list(shard.server._joined())) == 1
+
+
+def test_clock_that_is_set_back_makes_a_new_certificate(
+    job: JobSpec, ca: Path, shards: tuple[ShardThread, ShardThread]
+) -> None:
+    now = time.time() + 3 * 3600
+    certificates = Certificates(ca, job.job_uid, "trainer", lambda: now)
+    me, shard = Identity(job.job_uid, "trainer", 0, 1, 1), shards[0]
+    identity, encoding = shard.identity(), shard.service.encoding
+    with pytest.raises(OSError, match=r"EOF|alert|reset|closed"):
+        PeerConnection(shard.peer, KEY, me, identity, encoding, WAIT_S, certificates)
+    now = time.time()
+    PeerConnection(shard.peer, KEY, me, identity, encoding, WAIT_S, certificates).close()

@@ -21,12 +21,12 @@ class FourSlots:
     def __init__(self) -> None:
         self.served: dict[int, socket.socket] = {}
         self.cut: list[int] = []
-        self.refuses = False
+        self.error: OSError | None = None
         self.acceptor = Acceptor(listen("127.0.0.1", 0), self._serve, slots=4, timeout_s=NEVER_S)
 
     def _serve(self, connection: socket.socket, address: tuple[str, int]) -> Callable[[], None]:
-        if self.refuses:
-            raise OSError("no thread")
+        if self.error is not None:
+            raise self.error
         self.served[address[1]] = connection
         return lambda: self.cut.append(address[1])
 
@@ -148,10 +148,22 @@ def test_client_that_disconnects_is_never_served(server: FourSlots, call: Callab
 def test_clients_without_a_thread_are_closed_and_later_ones_served(
     server: FourSlots, call: Callable[..., socket.socket], caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.refuses = True
+    server.error = OSError("no thread")
     with pytest.raises(ConnectionResetError):
         call(ONE, b"now").recv(1)
     assert "cannot accept connections" in caplog.text
-    server.refuses = False
+    server.error = None
     other = call(ONE, b"now")
     server.tick_until(lambda: port_of(other) in server.served)
+
+
+def test_caller_that_is_gone_delays_no_other(
+    server: FourSlots, call: Callable[..., socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.error = ConnectionAbortedError("gone")
+    with pytest.raises(ConnectionResetError):
+        call(ONE, b"now").recv(1)
+    server.error = None
+    other = call(ONE, b"now")
+    server.settle()
+    assert (port_of(other) in server.served, caplog.text) == (True, "")

@@ -51,8 +51,9 @@ class Acceptor:
     at most half of the slots, so its connections wait for each other and those of other peers do not.
 
     `serve` starts a thread for a connection and returns a function that cuts it off, which may be called more than
-    once. It raises OSError if no thread can be started. Only `leave` frees the slot: otherwise threads that are cut off
-    would add up. A served connection is cut off after `timeout_s`, and a waiting one is closed.
+    once. It raises ConnectionAbortedError for a caller that has gone away, another OSError if no thread can be started.
+    Only `leave` frees the slot: otherwise threads that are cut off would add up. A served connection is cut off after
+    `timeout_s`, and a waiting one is closed.
 
     One thread calls `tick` and `close`, any thread `leave` and `wake`.
     """
@@ -187,7 +188,8 @@ class Acceptor:
             connection.close()
             with self._lock:
                 self._served.pop(connection, None)
-            self._pause(str(error))
+            if not isinstance(error, ConnectionAbortedError):
+                self._pause(str(error))
 
     def _close_waiting(self, connection: socket.socket) -> None:
         del self._addresses[connection]

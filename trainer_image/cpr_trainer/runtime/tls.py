@@ -13,7 +13,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -58,14 +59,22 @@ class Certificates:
         return TlsConnection(connection, context, certificate_name(self._job_uid, role, index))
 
     def accept(self, connection: socket.socket) -> TlsConnection:
-        """Secure an accepted connection, whose caller has to have a certificate of the job."""
+        """Secure an accepted connection, whose caller has to have a certificate of the job.
+
+        Raises ConnectionAbortedError if the caller has gone away, another OSError if there is no certificate now.
+        """
         _, context, _ = self._contexts_in_force()
-        return TlsConnection(connection, context)
+        with _of_a_caller():
+            return TlsConnection(connection, context)
 
     def accept_http(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Secure an accepted connection of an HTTP client, which may have no certificate, or the operator's."""
+        """Secure an accepted connection of an HTTP client, which may have no certificate, or the operator's.
+
+        Raises as `accept` does.
+        """
         _, _, context = self._contexts_in_force()
-        return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        with _of_a_caller():
+            return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def _contexts_in_force(self) -> tuple[ssl.SSLContext, ssl.SSLContext, ssl.SSLContext]:
         """Return the contexts to connect, to accept members, and to accept HTTP clients."""
@@ -226,3 +235,12 @@ def _context(protocol: int, trusted: str, own: bytes) -> ssl.SSLContext:
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return context
+
+
+@contextmanager
+def _of_a_caller() -> Iterator[None]:
+    """Raise ConnectionAbortedError for a connection that has ended before its handshake."""
+    try:
+        yield
+    except OSError as error:
+        raise ConnectionAbortedError(f"the caller has gone away: {error}") from error

@@ -146,7 +146,7 @@ class Server:
             elif key.data in self._connections:  # not closed by an earlier event of this very tick
                 self._serve(key.data, mask, now)
         for connection in pending:
-            if connection in self._connections:
+            if connection in self._connections and not connection.refused:
                 self._serve(connection, selectors.EVENT_READ, now)
         if self._paused_until is not None and now >= self._paused_until:
             self._paused_until = None
@@ -223,7 +223,12 @@ class Server:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             secured = link if self._certificates is None else self._certificates.accept(link)
-        except OSError:  # gone again
+        except ConnectionAbortedError:  # gone again
+            return
+        except OSError as error:
+            link.close()
+            _LOG.warning("cannot accept connections now: %s", error)
+            self._pause(now)
             return
         responder = Responder(self._key, self._identity(), os.urandom(NONCE_BYTES), self._service.encoding)
         connection = Connection(secured, address[0], responder, now)

@@ -29,10 +29,17 @@ def carry(one: Stream, other: Stream) -> None:
         each.close()
 
 
+def _received(source: Stream, buffer: memoryview) -> int:
+    """Wait for bytes however long that takes: the connection's time-out limits what is sent alone."""
+    while True:
+        with suppress(TimeoutError):
+            return source.recv_into(buffer)
+
+
 def _pass_on(source: Stream, sink: Stream) -> None:
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     with suppress(OSError):
-        while size := source.recv_into(buffer):
+        while size := _received(source, buffer):
             sink.sendall(buffer[:size])
     for each in (source, sink):
         with suppress(OSError):  # it may not be connected any more

@@ -114,7 +114,7 @@ class PeerListener:
         except OSError:
             tunnel.close()
             raise
-        tunnel.settimeout(None)
+        tunnel.settimeout(self._heartbeat_timeout_s)
         return tunnel
 
     def pair_proofs(self, counters: Counters) -> PairProofs:

@@ -180,7 +180,6 @@ class Channel:
         with self._sending:  # no heartbeat may follow the answer
             send_frame(self._connection, frame)
             self._tunnels = True
-        self._connection.settimeout(None)
         self.on_tunnel(self._connection, frame.step)
         raise ConnectionAbortedError("the tunnel has ended")
 
