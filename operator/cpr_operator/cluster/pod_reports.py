@@ -43,7 +43,7 @@ FORGET_S = 600.0
 MAX_IN_FLIGHT, MAX_OF_JOB = 256, 32
 #: The same of pods that did not answer their last poll.
 MAX_UNRESPONSIVE, MAX_UNRESPONSIVE_OF_JOB = 64, 16
-#: Pods whose last failure of TLS is remembered, so that it is logged once.
+#: Pods with a remembered failure of TLS: each reason is logged once.
 MAX_REFUSALS = 4096
 #: No compression: a few bytes could decompress to gigabytes.
 HEADERS = {"Accept-Encoding": "identity"}

@@ -1,4 +1,4 @@
-"""A trainer and shards whose connections are encrypted."""
+"""Encrypted connections between a trainer and shards."""
 
 from __future__ import annotations
 

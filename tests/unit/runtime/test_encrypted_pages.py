@@ -1,4 +1,4 @@
-"""Pages of a process whose job is encrypted, for probes, the operator, members and strangers."""
+"""Pages of an encrypted job's process, for probes, the operator, members and strangers."""
 
 from __future__ import annotations
 

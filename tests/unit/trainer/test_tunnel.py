@@ -1,4 +1,4 @@
-"""Trainers whose connections are encrypted: they join a group, sum through tunnels, and refuse strangers."""
+"""Trainers of an encrypted job join a group, sum through tunnels, and refuse strangers."""
 
 from __future__ import annotations
 

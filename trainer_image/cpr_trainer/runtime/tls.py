@@ -59,7 +59,7 @@ class Certificates:
         return TlsConnection(connection, context, certificate_name(self._job_uid, role, index))
 
     def accept(self, connection: socket.socket) -> TlsConnection:
-        """Secure an accepted connection, whose caller has to have a certificate of the job.
+        """Secure an accepted connection. The caller needs a certificate of the job.
 
         Raises ConnectionAbortedError if the caller has gone away, another OSError if there is no certificate now.
         """

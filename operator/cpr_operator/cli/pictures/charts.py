@@ -14,7 +14,7 @@ from cpr_operator.cli.pictures.job_report import FailureOutcome, JobReport, outc
 
 #: With more members than this, only those that failed have a line.
 MAX_LANES = 24
-#: Of productive time, and of the causes of lost time in the order of `LostTime`.
+#: Colours of productive time, and of the causes of lost time in the order of `LostTime`.
 TIME_COLOURS = (
     "#3d8bd9",
     "#8a94a0",

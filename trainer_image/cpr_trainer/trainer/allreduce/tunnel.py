@@ -1,8 +1,8 @@
-"""Encrypted connections for the process group, whose own library was built without TLS.
+"""Encrypted connections for the process group: published builds of Gloo have no TLS.
 
 Gloo listens on loopback and connects to loopback. In the address store a tunnel puts its own port into the entry of
-each other trainer. It carries what connects there over an encrypted control connection to that trainer, whose tunnel
-connects to Gloo there:
+each other trainer. Connections to that port go over an encrypted control connection to the other trainer. The tunnel
+there connects to its own Gloo:
 
     Gloo -> loopback -> tunnel -> TLS, the other trainer's control port -> its tunnel -> loopback -> Gloo
 """
@@ -19,6 +19,7 @@ from ipaddress import IPv4Address
 
 from cpr_contract.roster import Peer
 from cpr_trainer.runtime import listen
+from cpr_trainer.runtime.sockets import family_of
 from cpr_trainer.trainer.allreduce.carrier import carry
 from cpr_trainer.trainer.allreduce.listener import PeerListener
 from cpr_trainer.trainer.control import GroupBroken
@@ -121,6 +122,6 @@ def _port_offset(entry: bytes) -> int:
         address = IPv4Address(entry[start + 4 : start + 8])
     except (struct.error, ValueError, OverflowError) as error:
         raise GroupBroken(f"an address of Gloo has an unknown form: {error}") from error
-    if family != socket.AF_INET or not address.is_loopback:
+    if family != family_of(str(address)) or not address.is_loopback:
         raise GroupBroken(f"an address of Gloo has an unknown form: family {family}, {address}")
     return int(start) + _FAMILY.size
