@@ -13,6 +13,7 @@ import torch
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Peer
 from cpr_trainer.runtime import Certificates
+from cpr_trainer.trainer.allreduce.carrier import carry
 from cpr_trainer.trainer.allreduce.transport import Frame, Kind
 from cpr_trainer.trainer.allreduce.tunnel import loopback, port_of, with_port
 from cpr_trainer.trainer.control import GroupBroken
@@ -102,3 +103,19 @@ def test_port_in_an_address_of_gloo() -> None:
 def test_unknown_address_of_gloo_breaks_the_group(entry: bytes) -> None:
     with pytest.raises(GroupBroken, match="unknown form"):
         port_of(entry)
+
+
+def test_tunnel_outlives_silence_and_ends_if_the_other_side_does_not_read() -> None:
+    gloo, here = socket.socketpair()
+    tunnel, peer = socket.socketpair()
+    tunnel.settimeout(0.01)
+    with gloo, peer, ThreadPoolExecutor(1) as thread:
+        carried = thread.submit(carry, here, tunnel)
+        for data in (b"one", b"two"):
+            gloo.sendall(data)
+            assert peer.recv(3) == data
+            with pytest.raises(TimeoutError):
+                carried.result(0.1)
+        with pytest.raises(OSError, match=r"Broken pipe|reset"):
+            gloo.sendall(bytes(1 << 26))
+        carried.result(60)
