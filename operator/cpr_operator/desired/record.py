@@ -55,7 +55,7 @@ def _records(
         for name, value in view.spec.items()
     }
     yield JobRecord(view.uid, now, _object(view, spec, status), events)
-    # Of a thousand members they are most of the record, and they compress badly.
+    # Addresses take most of the record of a thousand members, and compress badly.
     members = {role: [_without_address(each) for each in status.get(role, ())] for role in _TEMPLATED}
     status = {**status, **members}
     while events:

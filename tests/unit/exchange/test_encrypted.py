@@ -14,6 +14,7 @@ import pytest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange import Exchange
+from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
 from cpr_trainer.parity.peer_connection import PeerConnection
 from cpr_trainer.runtime import Certificates, tls
@@ -83,6 +84,19 @@ def test_lookups_and_pushes_are_those_of_a_plain_connection(  # noqa: PLR0913, P
         seen.append(exchange.lookup(MANY, rows).result(WAIT_S).copy())
     encrypted, plain = seen
     np.testing.assert_array_equal(encrypted, plain)
+
+
+def test_frames_of_one_record_are_all_answered(job: JobSpec, ca: Path, shards: tuple[ShardThread, ShardThread]) -> None:
+    """A shard reads a frame at a time, and the socket is not readable for those that are decrypted already."""
+    shard, certificates = shards[0], certificates_of(ca, job.job_uid, "trainer", 0)
+    me, identity, encoding = Identity(job.job_uid, "trainer", 0, 1, 1), shard.identity(), shard.service.encoding
+    ping = Header(Operation.PING, roster=1, group=1, generation=1, total_samples=job.data.samples or 0, step=-1)
+    with closing(PeerConnection(shard.peer, KEY, me, identity, encoding, WAIT_S, certificates)) as connection:
+        for _ in range(3):
+            connection._writer.add(ping)
+        connection._writer.flush(connection._connection)
+        for _ in range(3):
+            connection.receive(Operation.PONG)
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
