@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build Kubernetes, its companions and S3 servers from package registries into $BIN, each once: binaries.sh NAME...
 # On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool and prometheus 2, kueue 4, etcd 0.6, kubectl 0.5, weed 12.
-# Needs Go >= 1.25; azurite and s3rver npm, s3proxy and s3mock Maven and Java 17, garage Cargo, localstack Python 3.13 and uv.
+# Needs Go >= 1.26; azurite and s3rver npm, s3proxy and s3mock Maven and Java 17, garage Cargo, localstack Python 3.13 and uv.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 K8S=${KUBERNETES_VERSION:-v1.37.2} # of those whose staging modules are all published; v1.35.4 is the oldest with restart rules
 work=$(mktemp -d)
@@ -35,8 +35,8 @@ release() { cd "$work"; go install -trimpath -ldflags "-s -w" "$@"; }
 # Targets are found by Kubernetes alone: other ways need the clients of all clouds.
 prometheus() { release -tags remove_all_sd,enable_kubernetes_sd "github.com/prometheus/prometheus/cmd/$1@v0.316.0"; }
 kueue() { # and its chart, which has the resource definitions
-  release sigs.k8s.io/kueue/cmd/kueue@v0.15.0
-  cd "$work"; go mod download -json sigs.k8s.io/kueue@v0.15.0 >mod.json
+  release sigs.k8s.io/kueue/cmd/kueue@v0.19.2
+  cd "$work"; go mod download -json sigs.k8s.io/kueue@v0.19.2 >mod.json
   rm -rf "$BIN/kueue-chart"
   cp -r "$(python3 -c 'import json; print(json.load(open("mod.json"))["Dir"])')/charts/kueue" "$BIN/kueue-chart"
   chmod -R u+w "$BIN/kueue-chart"

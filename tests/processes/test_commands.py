@@ -41,6 +41,7 @@ def write_job(folder: Path, epochs: int = EPOCHS) -> Path:
     pq.write_table(table.append_column("item", [items]), folder / "clicks" / "rows.parquet", row_group_size=1000)
     document = small_job(
         ttlSecondsAfterFinished=0,  # `cprjob export` needs the run
+        managedBy="kueue.x-k8s.io/multikueue",  # no other cluster runs it
         accuracyBudget={"portionOfLostSamples": 0},
         recovery={"replay": {"mode": "Required", "memory": "64Mi"}},
         trainers={"workers": 1},

@@ -12,7 +12,10 @@ from support.follow_cases import FOLLOW
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A rule about changes: from the minimal manifest with `before`, with that status, to one more edit."""
+    """A rule about changes: from the minimal manifest with `before`, with that status, to one more edit.
+
+    always: the rule holds before the start, too.
+    """
 
     name: str
     good: Edits
@@ -20,6 +23,7 @@ class Change:
     message: str
     before: Edits = field(default_factory=dict)
     status: Edits = field(default_factory=lambda: STARTED)
+    always: bool = False
 
 
 STARTED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
@@ -35,8 +39,32 @@ def _frozen(path: str, edits: Edits, **before: Any) -> Change:
     return Change(path, {"spec.suspend": True}, edits, f"spec.{path}: {FROZEN}", **before)
 
 
+MANAGED: Edits = {"spec.managedBy": "kueue.x-k8s.io/multikueue"}
+
 CHANGES = (
     _frozen("image", {"spec.image": "other"}),
+    *(
+        Change(
+            f"managedBy {way}",
+            {"spec.image": "other"},
+            edits,
+            "spec.managedBy: cannot be changed",
+            before=before,
+            status={"phase": "Pending"},
+            always=True,
+        )
+        for way, before, edits in (
+            ("of a job that waits", MANAGED, {"spec.managedBy": ABSENT}),
+            ("of a job of this cluster", {}, MANAGED),
+        )
+    ),
+    Change(
+        "a job in a worker cluster of MultiKueue",
+        {"metadata.labels": {"team": "ads"}},
+        {"spec.ttlSecondsAfterFinished": 5},
+        "spec: cannot be changed after MultiKueue has created the job in a worker cluster",
+        before=MANAGED,
+    ),
     Change(
         "recovery.mode",
         {"spec.recovery": {"deadlineSeconds": 3600, "onDeadline": "Fail"}},

@@ -22,9 +22,11 @@ import pytest
 import yaml
 
 from cpr_operator.cluster.local.pod_folder import PortBlocks
-from support.apiserver import FOLDER, ApiServer, binary
+from support.apiserver import FOLDER, ApiServer, binary, write_kubeconfig
 
 NAMESPACE = "kueue-system"
+#: As this user the controller has the rights of its chart. It opens a server on loopback for the tests alone.
+USER = TOKEN = f"system:serviceaccount:{NAMESPACE}:kueue-controller-manager"
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta2"
 CHART = FOLDER / "kueue-chart"
 #: Its API of pending workloads is off: it is another server behind the API server, without users here.
@@ -32,6 +34,7 @@ VALUES = (
     "controllerManager.featureGates[0].name=VisibilityOnDemand",
     "controllerManager.featureGates[0].enabled=false",
 )
+RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
 READY_S = 120.0
 Object = dict[str, Any]
 
@@ -57,15 +60,19 @@ def queue_objects(name: str, cpu: str) -> list[Object]:
 
 
 @contextlib.contextmanager
-def running_kueue(folder: Path, server: ApiServer) -> Iterator[None]:
-    """Install what the chart has, run the controller outside of the cluster, and end it with the context."""
+def running_kueue(folder: Path, server: ApiServer, **settings: Any) -> Iterator[None]:
+    """Install what the chart has, run the controller outside of the cluster, and end it with the context.
+
+    The API server needs TOKEN. `settings` are added to the controller's configuration.
+    """
     folder.mkdir()
     with contextlib.closing(PortBlocks(random.Random())) as ports, server.client() as client:
         port = ports.take()
         objects = _rendered()
         _install(client, objects, port)
-        command = _command(objects, folder, port)
-        environment = {"PATH": os.environ["PATH"], "KUBECONFIG": str(server.kubeconfig)}
+        command = _command(objects, folder, port, settings)
+        kubeconfig = write_kubeconfig(folder / "kubeconfig", server.url, server.ca_file, TOKEN)
+        environment = {"PATH": os.environ["PATH"], "KUBECONFIG": str(kubeconfig)}
         log = folder / "kueue.log"
         with (
             log.open("wb") as output,
@@ -108,6 +115,11 @@ def _install(client: httpx.Client, objects: list[Object], port: int) -> None:
                 _create(client, f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}s", each)
             case "Secret":
                 _create(client, f"/api/v1/namespaces/{NAMESPACE}/secrets", each)
+            case "ClusterRole" | "ClusterRoleBinding" as kind:
+                _create(client, f"{RIGHTS}/{kind.lower()}s", each)
+            case "Role" | "RoleBinding" as kind:
+                namespace = each["metadata"].get("namespace", NAMESPACE)
+                _create(client, f"{RIGHTS}/namespaces/{namespace}/{kind.lower()}s", each)
             case _:
                 pass
     _wait(lambda: served <= _resources(client), "the resource definitions are not served")
@@ -123,7 +135,7 @@ def _service() -> Object:
     return {"metadata": name, "spec": {"type": "ExternalName", "externalName": "localhost"}}
 
 
-def _command(objects: list[Object], folder: Path, port: int) -> list[str | Path]:
+def _command(objects: list[Object], folder: Path, port: int, settings: Object) -> list[str | Path]:
     """The controller as the chart's Deployment has it, with addresses and folders of its own."""
     (deployment,) = (each for each in objects if each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -133,6 +145,7 @@ def _command(objects: list[Object], folder: Path, port: int) -> list[str | Path]
     configuration["health"] = {"healthProbeBindAddress": f"127.0.0.1:{port + 1}"}
     configuration["metrics"] = {"bindAddress": f"127.0.0.1:{port + 2}"}
     configuration["leaderElection"]["resourceNamespace"] = NAMESPACE
+    configuration |= settings
     file = folder / "configuration.yaml"
     file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
     others = [each for each in container["args"] if not each.startswith("--config=")]

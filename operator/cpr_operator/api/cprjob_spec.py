@@ -218,6 +218,9 @@ class CPRJobSpec(SpecModel):
     """True: save everything, remove the pods and wait. A job created suspended starts no pods."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315360000)] | None = None
     """Seconds after which a finished job is deleted. Default: it is kept."""
+    managed_by: Literal["kueue.x-k8s.io/multikueue"] | None = None
+    """The controller that runs the job. kueue.x-k8s.io/multikueue: Kueue creates the job in one of its worker clusters,
+    and copies the status from there; this cluster has no pods of the job. It cannot change. Default: the operator."""
     accuracy_budget: AccuracyBudget
     """The accuracy that failures may cost."""
     recovery: RecoveryPolicy = RecoveryPolicy()

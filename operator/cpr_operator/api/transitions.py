@@ -53,6 +53,20 @@ def _while_suspended(field: str) -> Rule:
 
 
 SHARDS = _while_suspended("shards.replicas")
+OF_MULTIKUEUE = (
+    Rule(
+        "/spec.managedBy",
+        "cannot be changed",
+        "delete the job and apply it again",
+        _equal_or_absent("managedBy"),
+    ),
+    Rule(
+        "/spec",
+        "cannot be changed after MultiKueue has created the job in a worker cluster, because it copies no changes",
+        "delete the job and apply it again",
+        f"!has(self.spec.managedBy) || !({_STARTED}) || self.spec == oldSelf.spec",
+    ),
+)
 #: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas, recovery.deadlineSeconds and
 #: recovery.onDeadline. The rules sit at the root, because a rule on an optional field is skipped when the field comes
 #: or goes.
@@ -95,4 +109,5 @@ TRANSITIONS = (
         when=" in a shadow mode of spec.trainers.denseSync",
     ),
     BUDGET_ABOVE_SPENT,
+    *OF_MULTIKUEUE,
 )

@@ -42,8 +42,9 @@ from cpr_operator.reconcile.publishing import is_unpublished
 
 #: The folder of runs without --workdir.
 RUNS = Path("cprjob-runs")
-#: The job of a local run stays in its folder until the user deletes the folder: its model is yet to be exported.
-UNLIMITED_TTL = {"ttlSecondsAfterFinished": None}
+#: The job of a local run stays in its folder until the user deletes the folder: its model is yet to be exported. No
+#: other cluster runs it.
+LOCAL_FIELDS = {"ttlSecondsAfterFinished": None, "managedBy": None}
 POLL_S = 0.2
 REPORT_DEADLINE_S = 1.0
 #: Seconds to wait after a pod's change, so that several changes share a pass.
@@ -164,11 +165,11 @@ async def _open_job(
     match document, jobs:
         case None, (job,):
             spec = changed_spec(job.spec, job.status, changes) if changes else {}
-            return cluster.change_spec(job.namespace, job.name, {**spec, "suspend": False, **UNLIMITED_TTL})
+            return cluster.change_spec(job.namespace, job.name, {**spec, "suspend": False, **LOCAL_FIELDS})
         case None, _:
             raise DocumentError(f"there is no job to resume in {workdir}")
         case dict(), ():
-            return cluster.create_job({**document, "spec": {**document["spec"], **UNLIMITED_TTL}})
+            return cluster.create_job({**document, "spec": {**document["spec"], **LOCAL_FIELDS}})
         case _:
             raise DocumentError(f"{workdir} already contains a job; resume it with --resume, or choose another folder")
 

@@ -25,7 +25,9 @@ from cpr_operator.controller.prerequisites import PrerequisiteWriter
 from cpr_operator.controller.priority import request_priority, wake_after_s
 from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.desired.template import Restriction
-from cpr_operator.reconcile import AdmissionGate, Outcome, ReconcileInput, Timing, reconcile, refuse_pods
+from cpr_operator.desired.workload import MULTIKUEUE
+from cpr_operator.reconcile import AdmissionGate, Job, Outcome, ReconcileInput, Timing, reconcile, refuse_pods
+from cpr_operator.reconcile.dispatch import dispatch
 
 #: Decisions over at most this number of pods and of ranges of lost samples take a few milliseconds
 #: (benchmarks/scripts/passes.py): no more than handing them over to a thread.
@@ -139,11 +141,15 @@ class Controller:
 
     async def _pass(self, key: tuple[str, str], view: JobView, cache: JobCache) -> float | None:
         # Read: the job, its pods, their reports.
+        dispatched = self._reader.kueue is not None and view.spec.get("managedBy") == MULTIKUEUE
         try:
             job = await self._reader.parse_job(view, cache)
         except UnreadableJobError as error:
-            await self._writer.report_unreadable(view, error)
+            if not dispatched or "startTime" not in view.status:  # then the status is another cluster's
+                await self._writer.report_unreadable(view, error)
             return self._timing.running_s
+        if dispatched:
+            return await self._dispatch(view, job, cache)
         view, job = await self._writer.sync_finalizer(view, job)
         is_first = cache.watched_since is None
         listed = await self._reader.list_pods(view, job, cache)
@@ -174,6 +180,14 @@ class Controller:
         await self._writer.write_effects(view, observed, outcome, cache)
         await self._writer.write_record(observed, outcome, cache, len(self._training))
         return self._wake_after_s(outcome, cache, is_first=is_first)
+
+    async def _dispatch(self, view: JobView, job: Job, cache: JobCache) -> float | None:
+        """A pass over a job that another cluster runs."""
+        observed = await self._reader.observe_queue(view, job, cache)
+        outcome = dispatch(observed)
+        view = await self._writer.write_status(view, job.status, outcome, cache, len(self._training))
+        await self._writer.write_effects(view, observed, outcome, cache)
+        return outcome.wake_after_s
 
     def _wake_after_s(self, outcome: Outcome, cache: JobCache, *, is_first: bool) -> float | None:
         requested_s = outcome.wake_after_s

@@ -48,6 +48,7 @@ from cpr_operator.reconcile import (
     suspects,
 )
 from cpr_operator.reconcile.deletion import FINALIZER, anchors_in_use
+from cpr_operator.reconcile.kueue import Queue
 from cpr_operator.reconcile.polling import recorded_in, unexplained, unreported_ends
 from cpr_operator.reconcile.publishing import publisher_to_read
 
@@ -148,7 +149,7 @@ class JobReader:
             encryption=self.encryption,
             restriction=self.restriction,
             source_jobs=await source_jobs_of(self.cluster, job),
-            queue=await read_queue(self.cluster, view, job, enabled=self.kueue, refused=cache.workload_refused),
+            queue=await self._queue(view, job, cache),
             restart_rules=await self.restart_rules() if self.restart_rules and may_start else False,
             pod_groups=await self.pod_groups() if self.pod_groups and may_start else False,
             leader_unresponsive=cache.leader_unresponsive,
@@ -164,6 +165,14 @@ class JobReader:
         cache.leader_unresponsive = observed.leader_report is None
         observed = await self._with_published(observed, cache)
         return replace(observed, ending=cache.ending(unreported_ends(observed), observed.now))
+
+    async def observe_queue(self, view: JobView, job: Job, cache: JobCache) -> ReconcileInput:
+        """The input of the decision about a job that another cluster runs."""
+        queue = await self._queue(view, job, cache)
+        return ReconcileInput(job=job, pods=(), reports={}, now=self.clock(), queue=queue, timing=self.timing)
+
+    async def _queue(self, view: JobView, job: Job, cache: JobCache) -> Queue | None:
+        return await read_queue(self.cluster, view, job, enabled=self.kueue, refused=cache.workload_refused)
 
     async def _with_certificates(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:
         """The input with the certificates of an encrypted job. Its key is lost if its pods accept another operator's.

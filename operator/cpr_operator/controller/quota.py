@@ -22,10 +22,10 @@ from cpr_operator.cluster.protocol import (
     UnavailableError,
 )
 from cpr_operator.cluster.views import JobView
-from cpr_operator.desired.workload import PRIORITY_LABEL, QUEUE_LABEL, QUOTA_FINALIZER, Place
+from cpr_operator.desired.workload import PREBUILT, PRIORITY_LABEL, QUEUE_LABEL, QUOTA_FINALIZER, Place
 from cpr_operator.reconcile import Job, Outcome
 from cpr_operator.reconcile.kueue import Queue, awaits_release, flavors_of, uses_quota
-from cpr_operator.reconcile.types import CreateWorkload, DeleteWorkload, WorkloadStatus
+from cpr_operator.reconcile.types import ApplyWorkload, DeleteWorkload, WorkloadStatus
 
 logger = logging.getLogger(__name__)
 
@@ -46,18 +46,20 @@ async def read_queue(cluster: Cluster, view: JobView, job: Job, *, enabled: bool
     name = view.labels.get(QUEUE_LABEL, "") or started
     if not name or enabled is None:
         return None
+    # Kueue writes a name that is too long for a label, or by a feature each name, into an annotation.
+    prebuilt = view.labels.get(PREBUILT, "") or view.annotations.get(PREBUILT, "")
     if not enabled:
-        return Queue(Place(name), enabled=False)
+        return Queue(Place(name), prebuilt, enabled=False)
     try:
         async with asyncio.timeout(READ_S):
-            queue = await _read(cluster, view, job, name)
+            queue = await _read(cluster, view, job, Queue(Place(name), prebuilt))
     except BusyError:
         raise
     except (RefusedError, UnavailableError) as error:
-        return Queue(Place(name), known=False, refused=str(error))
+        return Queue(Place(name), prebuilt, known=False, refused=str(error))
     except TimeoutError:
         message = f"the API server did not show the Workload within {READ_S:g} s"
-        return Queue(Place(name), known=False, refused=message)
+        return Queue(Place(name), prebuilt, known=False, refused=message)
     return queue if queue.workload is not None else replace(queue, refused=refused)
 
 
@@ -68,7 +70,7 @@ async def change_workload(cluster: Cluster, job: Job, outcome: Outcome) -> str:
     """
     try:
         match outcome.workload:
-            case CreateWorkload(manifest=manifest):
+            case ApplyWorkload(manifest=manifest):
                 await cluster.apply(manifest)
             case DeleteWorkload(name=name):
                 await cluster.delete("Workload", job.id.namespace, name)
@@ -117,13 +119,14 @@ class QuotaRelease:
         return None
 
 
-async def _read(cluster: Cluster, view: JobView, job: Job, name: str) -> Queue:
-    found = await cluster.read("Workload", job.id.namespace, job.id.stem)
+async def _read(cluster: Cluster, view: JobView, job: Job, queue: Queue) -> Queue:
+    found = await cluster.read("Workload", job.id.namespace, queue.prebuilt or job.id.stem)
     # Existing pods have their flavors already.
     names = flavors_of(found) if found is not None and job.status.phase in {"Pending", "Suspended"} else ()
     flavors = {each: await cluster.read("ResourceFlavor", "", each) for each in names}
-    return Queue(
-        await _place(cluster, name, view.labels.get(PRIORITY_LABEL, ""), found),
+    return replace(
+        queue,
+        place=await _place(cluster, queue.place.queue, view.labels.get(PRIORITY_LABEL, ""), found),
         workload=found,
         flavors={each: flavor for each, flavor in flavors.items() if flavor is not None},
     )

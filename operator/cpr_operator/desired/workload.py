@@ -17,12 +17,16 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.desired.job_objects import Manifest
-from cpr_operator.desired.names import metadata
+from cpr_operator.desired.names import JobId, metadata
 from cpr_operator.desired.pod import PodPlan, role_spec, spare_manifest
 from cpr_operator.desired.store_pod import publisher_pod
 
 KUEUE, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta2", "workloads"
 QUEUE_LABEL, PRIORITY_LABEL = f"{KUEUE}/queue-name", f"{KUEUE}/priority-class"
+#: The label or annotation of a job with the name of its Workload, if that was created before the job.
+PREBUILT = f"{KUEUE}/prebuilt-workload-name"
+#: The value of `spec.managedBy` for a job that Kueue runs in another cluster.
+MULTIKUEUE = f"{KUEUE}/multikueue"
 #: Retains the Workload until no pod of the job uses its quota.
 QUOTA_FINALIZER = f"{env.GROUP}/quota-in-use"
 #: The digest of the requests in the Workload: another digest needs another Workload.
@@ -76,6 +80,12 @@ def workload(plan: PodPlan, place: Place) -> Manifest:
         "finalizers": [QUOTA_FINALIZER],
     }
     return {"apiVersion": f"{KUEUE}/{VERSION}", "kind": "Workload", "metadata": own, "spec": spec}
+
+
+def owned_workload(job: JobId, name: str) -> Manifest:
+    """The metadata of a Workload of this name that belongs to the job, and holds its quota while it has pods."""
+    meta = metadata(job, name) | {"finalizers": [QUOTA_FINALIZER]}
+    return {"apiVersion": f"{KUEUE}/{VERSION}", "kind": "Workload", "metadata": meta}
 
 
 def digest_of(document: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 Kueue evicts a Workload by its condition `Evicted`, and waits until the quota is released. The job is suspended first,
 so everything is saved and the pods are deleted. Then the Workload releases the quota, and Kueue queues it again.
+
+A prebuilt Workload was created before the job, by MultiKueue. The job becomes its owner and does not replace it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from cpr_operator.api.frozen_settings import replay_policy, sparse_updates
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.desired.pod import PodPlan, grace_s
-from cpr_operator.desired.workload import digest_of, workload
+from cpr_operator.desired.workload import digest_of, owned_workload, workload
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import outcome
 from cpr_operator.reconcile.kueue import (
@@ -24,6 +26,7 @@ from cpr_operator.reconcile.kueue import (
     Waits,
     holds_quota,
     is_deleted,
+    owner_of,
     queue_state,
     spares_in,
     true_condition,
@@ -32,7 +35,7 @@ from cpr_operator.reconcile.kueue import (
 )
 from cpr_operator.reconcile.publishing import is_unpublished
 from cpr_operator.reconcile.types import (
-    CreateWorkload,
+    ApplyWorkload,
     DeleteWorkload,
     EventReason,
     Outcome,
@@ -44,7 +47,7 @@ from cpr_operator.reconcile.types import (
 
 #: Evictions after which Kueue queues a Workload again at once; after others it does so when their cause is over.
 _AT_ONCE = frozenset({"Preempted", "NodeFailures"})
-_WITHOUT_PODS = frozenset({"Pending", "Suspended"})
+WITHOUT_PODS = frozenset({"Pending", "Suspended"})
 
 
 def must_stop(observed: ReconcileInput) -> str:
@@ -73,8 +76,11 @@ def must_wait(observed: ReconcileInput) -> Waits | Evicted | None:
     queue = observed.queue
     if queue is None:
         return None
-    if queue.usable and queue.workload is not None and _is_outdated(observed, queue, queue.workload):
-        return Waits("Requeued", "the job requests other pods than before, so it enters the queue again")
+    if queue.usable and queue.workload is not None:
+        if queue.prebuilt and (refused := _unusable_prebuilt(observed, queue, queue.workload)):
+            return refused
+        if is_outdated(observed, queue, queue.workload):
+            return Waits("Requeued", "the job requests other pods than before, so it enters the queue again")
     match queue_state(queue):
         case Waits() | Evicted() as state_in_queue:
             return state_in_queue
@@ -121,10 +127,20 @@ def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> W
         return None
     found = queue.workload
     if found is None:
-        enters = after.phase in _WITHOUT_PODS and not idle and not observed.job.deleting
-        return CreateWorkload(_desired(observed, queue)) if enters else None
+        enters = after.phase in WITHOUT_PODS and not (idle or observed.job.deleting or queue.prebuilt)
+        return ApplyWorkload(desired_workload(observed, queue)) if enters else None
     if is_deleted(found):
         return None
+    if queue.prebuilt and owner_of(found) != observed.job.id.uid:
+        takes_over = not owner_of(found) and not observed.job.deleting
+        return ApplyWorkload(owned_workload(observed.job.id, queue.prebuilt)) if takes_over else None
+    return _own_change(observed, queue, found, after, idle=idle)
+
+
+def _own_change(
+    observed: ReconcileInput, queue: Queue, found: Manifest, after: Status, *, idle: bool
+) -> WorkloadChange | None:
+    """Return the change of a Workload that belongs to the job."""
     publishes = observed.job.spec.publish is not None and is_unpublished(after, observed.now)
     if not publishes and not uses_quota((*observed.pods, *observed.publishers), observed.now):
         return _unused(observed, queue, found, after, idle=idle)
@@ -140,19 +156,28 @@ def _unused(
     observed: ReconcileInput, queue: Queue, found: Manifest, after: Status, *, idle: bool
 ) -> WorkloadChange | None:
     """Return the change of a Workload without pods that use its quota."""
-    finished, waits = bool(true_condition(found, "Finished")), after.phase in _WITHOUT_PODS
-    if observed.job.deleting or (waits and (idle or finished or _is_outdated(observed, queue, found))):
+    finished, waits = bool(true_condition(found, "Finished")), after.phase in WITHOUT_PODS
+    leaves = waits and not queue.prebuilt and (idle or finished or is_outdated(observed, queue, found))
+    if observed.job.deleting or leaves:
         return DeleteWorkload(found["metadata"]["name"])
-    stamp, why = format_time(observed.now), queue_state(queue)
     if after.phase in TERMINAL_PHASES and not finished:
         ends = (c.message for c in after.conditions if c.type in {"Complete", "Failed"} and c.status == "True")
         change = ("Finished", True, after.phase, next(ends, "") or after.phase)
-        return WorkloadStatus(found, {"conditions": with_changed(found, stamp, change)})
-    if not (waits and isinstance(why, Evicted) and holds_quota(found)):
+        return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})
+    return released_quota(observed, queue, found) if waits and not finished else None
+
+
+def released_quota(observed: ReconcileInput, queue: Queue, found: Manifest) -> WorkloadStatus | None:
+    """Return the change that releases the quota of an evicted job without pods; None if there is nothing to release.
+
+    Kueue's own integrations do the same when their job has stopped.
+    """
+    why = queue_state(queue)
+    if not isinstance(why, Evicted) or not holds_quota(found):
         return None
-    conditions = with_changed(  # release the quota, as Kueue's own integrations do when their job has stopped
+    conditions = with_changed(
         found,
-        stamp,
+        format_time(observed.now),
         (RESERVED, False, "Pending", why.message),
         ("Admitted", False, "NoReservation", "The workload has no reservation"),
         ("Requeued", why.reason in _AT_ONCE, why.reason, why.message),
@@ -160,11 +185,13 @@ def _unused(
     return WorkloadStatus(found, {"admission": None, "conditions": conditions})
 
 
-def _is_outdated(observed: ReconcileInput, queue: Queue, found: Manifest) -> bool:
-    return digest_of(found) != digest_of(_desired(observed, queue))
+def is_outdated(observed: ReconcileInput, queue: Queue, found: Manifest) -> bool:
+    """Return whether the Workload has other requests than the job's pods."""
+    return digest_of(found) != digest_of(desired_workload(observed, queue))
 
 
-def _desired(observed: ReconcileInput, queue: Queue) -> Manifest:
+def desired_workload(observed: ReconcileInput, queue: Queue) -> Manifest:
+    """Return the Workload with the requests of the job's pods."""
     spec, before = observed.job.spec, observed.before.runtime
     replay = replay_policy(spec, None if before is None else before.replay)
     updates = sparse_updates(spec, before).mode
@@ -172,3 +199,14 @@ def _desired(observed: ReconcileInput, queue: Queue) -> Manifest:
         observed.job.id, spec, spec.image, job_spec="", grace_s=grace_s(None), replay=replay, updates=updates
     )
     return workload(plan, queue.place)
+
+
+def _unusable_prebuilt(observed: ReconcileInput, queue: Queue, found: Manifest) -> Waits | None:
+    """Return why the job may not start with this prebuilt Workload; None if it may."""
+    owner, name = owner_of(found), queue.prebuilt
+    if owner not in {"", observed.job.id.uid}:
+        return Waits("WorkloadInUse", f"the Workload {name} belongs to another job")
+    if is_outdated(observed, queue, found):
+        remedy = "run the same release of the operator in all clusters of MultiKueue, and change no job in a worker"
+        return Waits("WorkloadDiffers", f"the Workload {name} requests other pods than the job: {remedy}")
+    return None if owner else Waits("Queued", f"the job takes over the Workload {name}")

@@ -23,6 +23,7 @@ _ROLES = frozenset({env.ROLE_TRAINER, env.ROLE_SHARD, env.ROLE_SPARE, env.ROLE_P
 class Queue:
     """A job's place in its queue.
 
+    prebuilt: the name of a Workload that was created before the job, such as by MultiKueue; empty for the job's own.
     enabled: the operator may use Kueue.
     known: the API server has answered whether there is a Workload.
     flavors: the ResourceFlavors, by name, with which the Workload was admitted.
@@ -30,6 +31,7 @@ class Queue:
     """
 
     place: Place
+    prebuilt: str = ""
     enabled: bool = True
     known: bool = True
     workload: Manifest | None = None
@@ -79,6 +81,8 @@ def queue_state(queue: Queue) -> QueueState:
         )
     if queue.refused:
         return Waits("KueueRefused", f"{queue.refused}; see docs/queues.md")
+    if workload is None and queue.prebuilt:
+        return Waits("WorkloadMissing", f"the Workload {queue.prebuilt}, which the job's label names, does not exist")
     if workload is None:
         return Waits("Queued", f"the job enters the queue {place.queue}")
     return _evicted(workload) or _admitted(queue, workload)
@@ -107,6 +111,12 @@ def spares_in(workload: Manifest) -> int:
 def uses_quota(pods: Iterable[PodView], now: float) -> bool:
     """Return whether any pod of the job may still run. A pod under deletion may, unless its node is lost."""
     return any(pod.role in _ROLES and not pod.ended and not pod.is_stuck(now) for pod in pods)
+
+
+def owner_of(workload: Manifest) -> str:
+    """Return the uid of the job that controls the Workload; empty if none does."""
+    owners = workload["metadata"].get("ownerReferences") or ()
+    return next((str(each["uid"]) for each in owners if each.get("controller")), "")
 
 
 def is_deleted(workload: Manifest) -> bool:
@@ -185,7 +195,7 @@ def _admitted(queue: Queue, workload: Manifest) -> Admitted | Waits:
             return Waits("FlavorInvalid", f"a ResourceFlavor cannot be used: {error}")
     if holds_quota(workload):
         pending = [
-            f"{c['name']}: {c.get('message', '')}"
+            f"{c['name']}: {c.get('message') or c.get('state', 'Pending')}"
             for c in _listed(workload, "admissionChecks")
             if c.get("state") != "Ready"
         ]

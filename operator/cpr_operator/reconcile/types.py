@@ -241,8 +241,8 @@ class PodDelete:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateWorkload:
-    """The job enters its queue."""
+class ApplyWorkload:
+    """The job enters its queue, or becomes the owner of the Workload by which it stands in the queue already."""
 
     manifest: Manifest
 
@@ -262,7 +262,7 @@ class WorkloadStatus:
     status: Mapping[str, Any]
 
 
-WorkloadChange = CreateWorkload | DeleteWorkload | WorkloadStatus
+WorkloadChange = ApplyWorkload | DeleteWorkload | WorkloadStatus
 
 
 @dataclass(frozen=True, slots=True)

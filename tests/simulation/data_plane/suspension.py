@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cpr_contract.reports import ExitCode
+from cpr_trainer.shard.steps import StepService
 
 if TYPE_CHECKING:
     from simulation.data_plane.cluster import Cluster
@@ -17,9 +18,9 @@ class Suspension:
     """The stop of a job, if it is under way. `anchor` is the step of the leader's last cut, 0 for none.
 
     `is_due`: the leader has completed a step, and is to save it. `disturbed`: a shard or the leader was lost before it
-    had flushed, so updates may be lost, and the anchor too. `incomplete`: a drained shard ended before the leader, and
-    its successor does not come before the resumption. The last cut lacks it, and pushes that it did not acknowledge
-    (`unacknowledged`) are lost with their trainers.
+    had flushed, or the process of a shard after a trainer, so updates may be lost, and the anchor too. `incomplete`: a
+    drained shard ended before the leader, and its successor does not come before the resumption. The last cut lacks it,
+    and pushes that it did not acknowledge (`unacknowledged`) are lost with their trainers.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -48,6 +49,21 @@ class Suspension:
             cluster.operator.publish_rosters()
         elif self.stops_shards and all(pod.lost or pod.code is not None for pod in cluster.newest):
             self._end()
+
+    def lacks_contributions(self, done: int) -> bool:
+        """Return whether a shard waits for steps up to `done` of a dead trainer that its present process never met.
+
+        The process before had the contributions, which are in no other place until the step is applied. The shard
+        waits for the trainer until it stops itself.
+        """
+        lost = [trainer.rank for trainer in self._cluster.trainers if trainer.dead and not trainer.flushed]
+        return any(
+            service.progress is not None
+            and service.progress.applied[0] < done
+            and any(service._commitments[rank] is None for rank in lost)
+            for service in self._cluster.serving_services()
+            if isinstance(service, StepService)
+        )
 
     def _end(self) -> None:
         cluster = self._cluster

@@ -267,6 +267,8 @@ class Trainer:
             cluster.suspension.is_due = stops and self.done > 0
             if settled and cluster.suspension.is_due and self._last_cut():
                 cluster.suspension.anchor = self.done
+            if not settled:
+                cluster.suspension.disturbed |= cluster.suspension.lacks_contributions(self.done)
             cluster.dense_save = self.done, self.dense
 
     def _settle_last(self, began: float) -> bool:

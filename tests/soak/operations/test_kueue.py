@@ -10,34 +10,22 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from cpr_contract import env
 from cpr_operator.api import crd
 from cpr_operator.desired.workload import PRIORITY_LABEL, QUEUE_LABEL
+from support import kueue
 from support.apiserver import ApiServer, install_crd, running_apiserver, write_kubeconfig
-from support.benches import JOBS, NAMESPACE, document
-from support.chart import of_kind, render
+from support.benches import JOBS, document
 from support.kueue import queue_objects, running_kueue
+from support.kueue_jobs import PODS, TOKEN, USER, collect_garbage, condition, create, grant, pods_of, workload_of
 from support.operator_process import running_operator, until
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.dist, pytest.mark.timeout(300, func_only=True)]
 
 BINARIES = Path(__file__).parents[2] / "cluster" / "binaries.sh"
-USER = TOKEN = "cprjob-operator"  # noqa: S105 -- it opens a server on loopback for this test alone
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
-WORKLOADS = f"{KUEUE}/namespaces/{NAMESPACE}/workloads"
-RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
-PATHS = {
-    "ResourceFlavor": f"{KUEUE}/resourceflavors",
-    "ClusterQueue": f"{KUEUE}/clusterqueues",
-    "LocalQueue": f"{KUEUE}/namespaces/{NAMESPACE}/localqueues",
-    "WorkloadPriorityClass": f"{KUEUE}/workloadpriorityclasses",
-}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     subprocess.run([BINARIES, "kubernetes", "etcd", "helm", "kueue"], check=False)  # no Go: what uses them skips
     folder = tmp_path_factory.mktemp("kueue")
     (folder / "server").mkdir()
-    with running_apiserver(folder / "server", tokens={TOKEN: USER}) as server:
+    with running_apiserver(folder / "server", tokens={TOKEN: USER, kueue.TOKEN: kueue.USER}) as server:
         with server.client() as client:
             install_crd(client, crd.build())
         yield server
@@ -58,40 +46,10 @@ def api(server: ApiServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def grant(api: httpx.Client) -> None:
-    """The rights that the chart gives an operator that uses Kueue, and no other."""
-    objects = render("kueue.enabled=true")
-    bindings = [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
-    bound = {each["roleRef"]["name"] for each in bindings}
-    roles = [*of_kind(objects, "Role"), *of_kind(objects, "ClusterRole")]
-    rules = [rule for role in roles if role["metadata"]["name"] in bound for rule in role["rules"]]
-    meta = {"name": USER}
-    api.post(f"{RIGHTS}/clusterroles", json={"metadata": meta, "rules": rules}).raise_for_status()
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": USER}
-    binding = {"metadata": meta, "roleRef": role, "subjects": [{"kind": "User", "name": USER}]}
-    api.post(f"{RIGHTS}/clusterrolebindings", json=binding).raise_for_status()
-
-
 def create_job(api: httpx.Client, name: str, **labels: str) -> None:
     job = document(name)
     job["metadata"]["labels"] = {QUEUE_LABEL: "training", **labels}
     api.post(JOBS, json=job).raise_for_status()
-
-
-def pods_of(api: httpx.Client, job: str) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = api.get(PODS, params={"labelSelector": f"{env.LABEL_JOB}={job}"}).json()["items"]
-    return items
-
-
-def workload_of(api: httpx.Client, job: str) -> dict[str, Any]:
-    found = api.get(WORKLOADS, params={"labelSelector": f"{env.LABEL_JOB}={job}"}).raise_for_status().json()["items"]
-    return found[0] if found else {}
-
-
-def condition(document: dict[str, Any], kind: str) -> str:
-    """The status of a condition, and its reason."""
-    found = document.get("status", {}).get("conditions") or ()
-    return next((f"{each['status']} {each['reason']}" for each in found if each["type"] == kind), "")
 
 
 def quota(api: httpx.Client, job: str) -> str:
@@ -111,13 +69,6 @@ def end(api: httpx.Client, pod: str) -> None:
     api.delete(f"{PODS}/{pod}", params={"gracePeriodSeconds": 0}).raise_for_status()
 
 
-def collect_garbage(api: httpx.Client, job: str) -> None:
-    """Delete the job's objects in place of the garbage collector."""
-    for pod in pods_of(api, job):
-        api.delete(f"{PODS}/{pod['metadata']['name']}").raise_for_status()
-    api.delete(f"{WORKLOADS}/{workload_of(api, job)['metadata']['name']}").raise_for_status()
-
-
 def only(api: httpx.Client, job: str, pod: str) -> bool:
     """Return whether only this pod of the job is left."""
     return [each["metadata"]["name"] for each in pods_of(api, job)] == [pod]
@@ -134,7 +85,7 @@ def test_quota_moves_to_the_next_job_after_the_pods(server: ApiServer, api: http
         until(lambda: "Kueue is not installed" in log.read_text(), log)
         stack.enter_context(running_kueue(tmp_path / "kueue", server))
         for each in queue_objects("team", "1500m"):
-            api.post(PATHS[each["kind"]], json=each).raise_for_status()
+            create(api, each)
         until(lambda: len(pods_of(api, "patient")) == 3, log)
         assert quota(api, "patient") == "True Admitted"
         assert all(pod["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"} for pod in pods_of(api, "patient"))

@@ -58,6 +58,18 @@ OF_JOB = (
         "self.snapshots.strategy != 'Growth' || self.model.tables.all(t, "
         "(has(t.optimizer) ? t.optimizer.kind : self.model.sparseOptimizer.kind) == 'RowWiseAdagrad')",
     ),
+    Rule(
+        "spec/suspend",
+        "MultiKueue copies no changes to a worker cluster, so it can neither suspend nor resume the job",
+        "set spec.suspend to false; spec.active of the job's Workload stops it",
+        "!has(self.managedBy) || !self.suspend",
+    ),
+    Rule(
+        "spec/snapshots.deleteWithJob",
+        "MultiKueue deletes the job of a worker cluster once it has ended, and its saves would be deleted with it",
+        "set spec.snapshots.deleteWithJob to false",
+        "!has(self.managedBy) || !self.snapshots.deleteWithJob",
+    ),
 )
 
 

@@ -90,9 +90,11 @@ class AppliedObjects:
         self._versions = itertools.count(1)
 
     def apply(self, manifest: Manifest) -> None:
-        """Store the object; its status stays."""
-        status = self.objects.get(_key_of(manifest), {}).get("status", {})
-        self._store({**manifest, "status": status})
+        """Store the object; what the manifest does not name stays, such as its status."""
+        stored = self.objects.get(_key_of(manifest), {"metadata": {}, "status": {}})
+        old, new = stored["metadata"], manifest["metadata"]
+        labels = {**old.get("labels", {}), **new.get("labels", {})}
+        self._store({**stored, **manifest, "metadata": {**old, **new, "labels": labels}})
 
     def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """The object, None if absent."""
