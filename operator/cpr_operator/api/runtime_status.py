@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import ssl
+from functools import lru_cache
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
 from cpr_contract.limits import MAX_WORKERS
 from cpr_operator.api.base import Model, Name, Positive, Sentence
 from cpr_operator.api.pod_placement import Quota
+
+
+@lru_cache(maxsize=2048)
+def _certificate(pem: str) -> str:
+    """Return the text if it is empty, or has a certificate. Raises ValueError."""
+    if pem:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
+        except (ssl.SSLError, ValueError, TypeError) as error:  # TypeError: not ASCII
+            raise ValueError("it is not a certificate in PEM") from error
+    return pem
 
 
 class WorkerCount(Model):
@@ -57,7 +70,7 @@ class Runtime(Model):
     """The number of workers of each trainer. Absent in jobs started by version 0.1.0."""
     sparse_updates: SparseUpdatesMode | None = None
     """How shards update embedding rows, and why. Absent in jobs started by version 0.1.0: they update per push."""
-    ca: Annotated[str, Field(max_length=4096)] = ""
+    ca: Annotated[str, Field(max_length=4096), AfterValidator(_certificate)] = ""
     """The certificate of the job's CA, in PEM, which signs those of all processes of the job. Its key is in the Secret
     of keyDigest. Empty: the traffic between the pods of the job is not encrypted."""
     identity_digest: Annotated[str, Field(max_length=64)] = ""

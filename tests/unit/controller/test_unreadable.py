@@ -81,6 +81,14 @@ async def test_an_invalid_status_gets_a_condition_its_pods_are_left_alone_and_a_
     assert (harness.ready()["reason"], harness.status.restarts) == ("AllReady", 0)
 
 
+@pytest.mark.parametrize("ca", ["gone", "-----BEGIN CERTIFICATE-----\nZ29uZQ==\n-----END CERTIFICATE-----\n", "é"])
+async def test_ca_without_a_certificate_is_reported(harness: Held, ca: str) -> None:
+    harness.edit(runtime={**harness.job.status["runtime"], "ca": ca})
+    await harness.go(2)
+    assert harness.ready()["reason"] == "InvalidStatus"
+    assert "status.runtime.ca: " in harness.ready()["message"]
+
+
 async def test_invalid_condition_is_replaced(harness: Held) -> None:
     later = {"type": "Tomorrow", "status": "True"}
     harness.edit(conditions=[{"type": "PodsReady", "status": "Perhaps"}, later])
