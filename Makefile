@@ -13,6 +13,8 @@ TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11
 VERSION = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')
 SITE   ?= build/docs
 DIST   ?= dist
+# The address below which the files of releases are downloaded, for krew's manifest.
+RELEASES ?= https://releases.invalid
 HELM   ?= helm
 PEERS  := benchmarks/baselines/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
@@ -122,10 +124,11 @@ docs: env  ## the site, in build/docs: open index.html there; every link has to 
 images:  ## build cprjob-operator:VERSION and cprjob-trainer:VERSION with docker or buildah
 	tests/cluster/images.sh cprjob-%:$(VERSION)
 
-dist: $(UV)  ## the wheels of cprjob and cprjob-bench and the packaged chart, of this version, in dist/
+dist: $(UV)  ## the wheels of cprjob and cprjob-bench, the packaged chart, and krew's plugin, of this version, in dist/
 	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST)
 	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST) benchmarks
 	$(HELM) package charts/cprjob --destination $(DIST)
+	charts/krew/pack.sh $(VERSION) $(RELEASES) $(DIST)
 
 version:  ## print it
 	@echo $(VERSION)

@@ -47,7 +47,8 @@ def wheel(dist: Path, folder: Path) -> Path:
 def test_wheels_and_chart_have_the_version(dist: Path) -> None:
     assert make("version") == f"{VERSION}\n"
     wheels = {wheel(dist, folder).name for folder in PROJECTS}
-    assert {path.name for path in dist.iterdir()} == {*wheels, f"cprjob-{VERSION}.tgz"}
+    others = {f"cprjob-{VERSION}.tgz", f"kubectl-cprjob-{VERSION}.tar.gz", "cprjob-krew.yaml"}
+    assert {path.name for path in dist.iterdir()} == wheels | others
     chart = yaml.safe_load((ROOT / "charts" / "cprjob" / "Chart.yaml").read_text("utf-8"))
     assert {chart["version"], chart["appVersion"]} == {VERSION}
 
@@ -65,7 +66,7 @@ def test_bench_requires_the_product_of_its_own_version() -> None:
 
 
 def test_registry_takes_the_chart(dist: Path, tmp_path: Path) -> None:
-    (chart,) = dist.glob("*.tgz")
+    (chart,) = dist.glob("cprjob-*.tgz")
     push = [binary("helm"), "push", str(chart), "oci://ADDRESS/charts", "--plain-http"]
     command = [sys.executable, str(REGISTRY), str(tmp_path), *map(str, push)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -97,6 +97,7 @@ build() {
     minio)      release github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c ;;
     versitygw)  release github.com/versity/versitygw/cmd/versitygw@v1.8.0 ;;
     helm)       release helm.sh/helm/v4/cmd/helm@v4.3.1 ;;
+    krew)       release sigs.k8s.io/krew/cmd/krew@v0.4.3 ;;
     kueue)      kueue ;;
     azurite-blob) from_npm azurite-blob azurite@3.35.0 ;;
     s3rver)     from_npm s3rver s3rver@3.7.1 ;;

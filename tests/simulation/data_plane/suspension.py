@@ -50,17 +50,21 @@ class Suspension:
         elif self.stops_shards and all(pod.lost or pod.code is not None for pod in cluster.newest):
             self._end()
 
+    @property
+    def lost_ranks(self) -> set[int]:
+        """The trainers that ended without a flush. Those of a job that stops are not replaced."""
+        return {trainer.rank for trainer in self._cluster.trainers if trainer.dead and not trainer.flushed}
+
     def lacks_contributions(self, done: int) -> bool:
         """Return whether a shard waits for steps up to `done` of a dead trainer that its present process never met.
 
         The process before had the contributions, which are in no other place until the step is applied. The shard
         waits for the trainer until it stops itself.
         """
-        lost = [trainer.rank for trainer in self._cluster.trainers if trainer.dead and not trainer.flushed]
         return any(
             service.progress is not None
             and service.progress.applied[0] < done
-            and any(service._commitments[rank] is None for rank in lost)
+            and any(service._commitments[rank] is None for rank in self.lost_ranks)
             for service in self._cluster.serving_services()
             if isinstance(service, StepService)
         )
