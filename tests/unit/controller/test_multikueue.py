@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,19 @@ import pytest
 from cpr_contract import env
 from cpr_operator.api.status import Condition
 from cpr_operator.desired.workload import MULTIKUEUE, PREBUILT, QUEUE_LABEL, QUOTA_FINALIZER
-from cpr_operator.reconcile.kueue import holds_quota, owner_of, true_condition
+from cpr_operator.reconcile.kueue import holds_quota, is_deleted, owner_of, true_condition, with_changed
 from simulation.control_plane.cluster import SimulatedCluster
-from simulation.control_plane.kueue import admit, counts, is_finished, no_workload, preempt, waits, workload
+from simulation.control_plane.kueue import (
+    STAMP,
+    admit,
+    counts,
+    delete_workload,
+    is_finished,
+    no_workload,
+    preempt,
+    waits,
+    workload,
+)
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.scenarios import ALL_MEMBERS, HALF, TIGHT
 from simulation.control_plane.workload import Action, Scenario, Trigger, phase, spec
@@ -24,7 +35,7 @@ def submitted(**fields: Any) -> Simulation:
     return Simulation(Scenario("submitted", (), spec(managedBy=MULTIKUEUE, **fields), queue="team"))
 
 
-def created(manager: Simulation, *steps: tuple[Trigger, Action], by: str = PREBUILT, **fields: Any) -> Simulation:
+def created(manager: Simulation, *steps: tuple[Trigger, Action], **fields: Any) -> Simulation:
     """The worker cluster, in which MultiKueue has created the Workload, admitted since, and then the job."""
     found = workload(manager.cluster)
     assert found is not None
@@ -33,7 +44,7 @@ def created(manager: Simulation, *steps: tuple[Trigger, Action], by: str = PREBU
     copied = {part: found["metadata"][part] for part in ("name", "namespace", "labels", "annotations")}
     worker.cluster.applied.apply({**found, "metadata": copied, "status": {}})
     admit(worker.cluster)
-    worker.cluster.add_job("job", {**TIGHT, **fields}, WORKER_UID, labels | {by: name})
+    worker.cluster.add_job("job", {**TIGHT, **fields}, WORKER_UID, labels | {PREBUILT: name})
     return worker
 
 
@@ -42,10 +53,21 @@ def quota(driver: Simulation) -> Condition:
     return found
 
 
-async def mirror(worker: Simulation, manager: Simulation) -> None:
-    """Copy the job's status, as MultiKueue does after each change."""
-    job = manager.cluster.jobs["default", "job"]
-    await manager.cluster.write_status(job, worker.cluster.jobs["default", "job"].status)
+async def mirror(worker: Simulation, manager: Simulation, without: str = "") -> None:
+    """Copy the job's status, as MultiKueue does after each change; older releases lack a field."""
+    status = {name: value for name, value in status_of(worker).items() if name != without}
+    await manager.cluster.write_status(manager.cluster.jobs["default", "job"], status)
+
+
+async def started(manager: Simulation) -> Simulation:
+    """The worker cluster of a job that trains there, with its status in the first cluster."""
+    await manager.passes(2)
+    admit(manager.cluster)
+    worker = created(manager)
+    while worker.status().phase != "Running":
+        await worker.step()
+    await mirror(worker, manager)
+    return worker
 
 
 def status_of(driver: Simulation) -> dict[str, Any]:
@@ -65,20 +87,17 @@ async def test_submitted_job_waits_in_its_queue_and_has_no_pods() -> None:
 
 async def test_status_is_that_of_the_worker_cluster() -> None:
     manager = submitted()
-    await manager.passes(2)
-    admit(manager.cluster)
-    worker = created(manager)
-    while worker.status().phase != "Running":
-        await worker.step()
-    await mirror(worker, manager)
+    worker = await started(manager)
     mirrored = status_of(manager)
     await manager.passes(3)
     assert status_of(manager) == mirrored
     assert manager.cluster.pods == {}
     await worker.run()
-    await mirror(worker, manager)
+    await mirror(worker, manager, without="shown")
+    mirrored = status_of(manager)
+    manager.cluster.now = worker.cluster.now + 60.0  # a write of progress alone may wait
     await manager.passes(3)
-    assert manager.status().phase == "Succeeded"
+    assert (manager.status().phase, status_of(manager)) == ("Succeeded", mirrored)
     assert not is_finished(manager.cluster), "Kueue finishes it after it has copied the status"
 
 
@@ -110,12 +129,7 @@ async def test_changed_job_that_has_not_started_enters_the_queue_again() -> None
 
 async def test_evicted_job_releases_its_quota_after_it_is_suspended_in_the_worker_cluster() -> None:
     manager = submitted()
-    await manager.passes(2)
-    admit(manager.cluster)
-    worker = created(manager)
-    while worker.status().phase != "Running":
-        await worker.step()
-    await mirror(worker, manager)
+    worker = await started(manager)
     preempt(manager.cluster)
     await manager.passes(3)
     assert holds_quota(workload(manager.cluster) or {})
@@ -128,6 +142,44 @@ async def test_evicted_job_releases_its_quota_after_it_is_suspended_in_the_worke
     assert found is not None
     assert not holds_quota(found)
     assert true_condition(found, "Requeued")
+
+
+async def test_workload_of_a_started_job_stays_although_the_requests_differ() -> None:
+    manager = submitted()
+    await started(manager)
+    manager.cluster.set_spec("job", trainers={"replicas": 3})  # as after an upgrade with other requests
+    await manager.passes(3)
+    assert not is_deleted(workload(manager.cluster) or {})
+
+
+async def test_workload_that_kueue_has_finished_stays_as_it_is() -> None:
+    manager = submitted()
+    worker = await started(manager)
+    worker.cluster.set_spec("job", suspend=True)
+    while worker.status().phase != "Suspended":
+        await worker.step()
+    await mirror(worker, manager)
+    found = workload(manager.cluster)
+    assert found is not None
+    finished = with_changed(found, STAMP, ("Finished", True, "Succeeded", ""))
+    manager.cluster.applied.merge_status(found, {"conditions": finished})
+    await manager.passes(3)
+    assert holds_quota(workload(manager.cluster) or {})
+
+
+async def test_job_whose_workload_was_deleted_enters_the_queue_again() -> None:
+    manager = submitted()
+    await started(manager)
+    delete_workload(manager.cluster)
+    while holds_quota(workload(manager.cluster) or {"status": {"conditions": ()}}) or no_workload(manager.cluster):
+        await manager.step()
+    assert counts(manager.cluster) == {"trainer": 2, "shard": 3}
+
+
+async def test_without_kueue_the_operator_runs_the_job_itself() -> None:
+    local = Simulation(Scenario("local", (), spec(managedBy=MULTIKUEUE)))
+    await local.passes(2)
+    assert len(local.cluster.pods) == 5
 
 
 async def test_unreadable_status_of_another_release_stays_as_it_is() -> None:
@@ -144,11 +196,13 @@ async def test_worker_cluster_trains_the_job_with_the_quota_of_the_prebuilt_work
     manager = submitted()
     await manager.passes(2)
     worker = created(manager, (HALF, preempt), (waits(), admit))
+    await worker.passes(1)
+    assert (owner_of(workload(worker.cluster) or {}), worker.cluster.pods) == (WORKER_UID, {})
     while worker.status().phase != "Running":
         await worker.step()
     found = workload(worker.cluster)
     assert found is not None
-    assert owner_of(found) == found["metadata"]["labels"][env.LABEL_JOB_UID] == WORKER_UID
+    assert found["metadata"]["labels"][env.LABEL_JOB_UID] == WORKER_UID
     assert found["metadata"]["finalizers"] == [QUOTA_FINALIZER]
     assert all(pod.manifest["spec"]["nodeSelector"] == {"pool": "spot"} for pod in worker.cluster.pods.values())
     finished = await worker.run()  # every step checks that pods have quota
@@ -157,6 +211,19 @@ async def test_worker_cluster_trains_the_job_with_the_quota_of_the_prebuilt_work
     assert finished.status.budget.spent == 0
     await worker.step()
     assert is_finished(worker.cluster)
+
+
+async def test_name_of_a_prebuilt_workload_may_be_an_annotation() -> None:
+    manager = submitted()
+    await manager.passes(2)
+    worker = created(manager)
+    job = worker.cluster.jobs["default", "job"]
+    name = job.labels[PREBUILT]
+    labels = {key: value for key, value in job.labels.items() if key != PREBUILT}
+    worker.cluster.jobs["default", "job"] = replace(job, labels=labels, annotations={PREBUILT: name})
+    while worker.status().phase != "Running":
+        await worker.step()
+    assert (workload(worker.cluster) or {})["metadata"]["name"] == name
 
 
 async def test_deleted_job_of_a_worker_cluster_holds_its_quota_until_its_pods_are_deleted() -> None:
