@@ -262,7 +262,9 @@ def _wake_after(state: ReconcileState) -> float | None:
     if phase == "Suspended" and status.resume_at is not None:
         return max(timing.changing_s, min(timing.running_s, status.resume_at - state.now))
     if phase in {"Suspended", "Pending"}:
-        return timing.running_s if phase == "Pending" or state.spec.suspend else timing.changing_s
+        # A resized job starts at once. If it is still suspended after that, something keeps it from its start.
+        again_s = 0.0 if state.before.phase == "Suspending" else timing.changing_s
+        return timing.running_s if phase == "Pending" or state.spec.suspend else again_s
     if phase == "Running" and state.leader_report is None:
         return timing.changing_s
     if phase == "Running":  # knowledge of saves should not be older than the saves are

@@ -46,6 +46,16 @@ async def test_trainers_in_lockstep_stop_at_once() -> None:
     assert (outcome.status.phase, outcome.status.aligning) == ("Suspending", False)
 
 
+@pytest.mark.parametrize("suspended", [True, False])
+async def test_resized_job_starts_at_once_after_its_pods_are_deleted(*, suspended: bool) -> None:
+    observed = await input_of("AllReduce", meets=False)
+    stopping = with_status(observed, reconcile(observed).status)
+    job = replace(stopping.job, spec=stopping.job.spec.evolve(suspend=suspended))
+    outcome = reconcile(replace(stopping, job=job, pods=(), reports={}))
+    assert outcome.status.phase == "Suspended"
+    assert outcome.wake_after_s == (stopping.timing.running_s if suspended else 0.0)
+
+
 async def test_aligned_trainers_stop_at_the_newest_anchor() -> None:
     observed = await input_of(meets=True)
     met = observed.job.status.evolve(anchors=observed.job.status.anchors[-1:])
