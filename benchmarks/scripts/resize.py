@@ -45,7 +45,7 @@ _RESIZES: Mapping[str, tuple[str, int]] = {
 
 
 class ResizedJob:
-    """A job of this machine whose numbers of members change."""
+    """A job that changes its numbers of members on this machine."""
 
     def __init__(self, cluster: LocalCluster, job: JobView, members: LocalMembers) -> None:
         self._cluster, self._job, self._members = cluster, job, members
