@@ -183,6 +183,7 @@ class Controller:
 
     async def _dispatch(self, view: JobView, job: Job, cache: JobCache) -> float | None:
         """A pass over a job that another cluster runs."""
+        self._training.discard((view.namespace, view.name))
         observed = await self._reader.observe_queue(view, job, cache)
         outcome = dispatch(observed)
         view = await self._writer.write_status(view, job.status, outcome, cache, len(self._training))

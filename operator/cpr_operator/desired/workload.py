@@ -82,9 +82,13 @@ def workload(plan: PodPlan, place: Place) -> Manifest:
     return {"apiVersion": f"{KUEUE}/{VERSION}", "kind": "Workload", "metadata": own, "spec": spec}
 
 
-def owned_workload(job: JobId, name: str) -> Manifest:
-    """The metadata of a Workload of this name that belongs to the job, and holds its quota while it has pods."""
-    meta = metadata(job, name) | {"finalizers": [QUOTA_FINALIZER]}
+def owned_workload(job: JobId, found: Mapping[str, Any]) -> Manifest:
+    """The metadata of a Workload, as it was read, that belongs to the job and holds its quota while it has pods.
+
+    By its uid no other Workload of this name is meant, and none is created.
+    """
+    name, uid = found["metadata"]["name"], found["metadata"]["uid"]
+    meta = metadata(job, name) | {"uid": uid, "finalizers": [QUOTA_FINALIZER]}
     return {"apiVersion": f"{KUEUE}/{VERSION}", "kind": "Workload", "metadata": meta}
 
 

@@ -34,6 +34,7 @@ from cpr_operator.reconcile.kueue import (
     with_changed,
 )
 from cpr_operator.reconcile.publishing import is_unpublished
+from cpr_operator.reconcile.recording import is_unrecorded
 from cpr_operator.reconcile.types import (
     ApplyWorkload,
     DeleteWorkload,
@@ -79,7 +80,7 @@ def must_wait(observed: ReconcileInput) -> Waits | Evicted | None:
     if queue.usable and queue.workload is not None:
         if queue.prebuilt and (refused := _unusable_prebuilt(observed, queue, queue.workload)):
             return refused
-        if is_outdated(observed, queue, queue.workload):
+        if _is_outdated(observed, queue, queue.workload):
             return Waits("Requeued", "the job requests other pods than before, so it enters the queue again")
     match queue_state(queue):
         case Waits() | Evicted() as state_in_queue:
@@ -133,7 +134,7 @@ def workload_change(observed: ReconcileInput, after: Status, *, idle: bool) -> W
         return None
     if queue.prebuilt and owner_of(found) != observed.job.id.uid:
         takes_over = not owner_of(found) and not observed.job.deleting
-        return ApplyWorkload(owned_workload(observed.job.id, queue.prebuilt)) if takes_over else None
+        return ApplyWorkload(owned_workload(observed.job.id, found)) if takes_over else None
     return _own_change(observed, queue, found, after, idle=idle)
 
 
@@ -142,7 +143,8 @@ def _own_change(
 ) -> WorkloadChange | None:
     """Return the change of a Workload that belongs to the job."""
     publishes = observed.job.spec.publish is not None and is_unpublished(after, observed.now)
-    if not publishes and not uses_quota((*observed.pods, *observed.publishers), observed.now):
+    records = bool(queue.prebuilt) and is_unrecorded(observed, after)  # MultiKueue then deletes the job, and its pods
+    if not (publishes or records) and not uses_quota((*observed.pods, *observed.publishers), observed.now):
         return _unused(observed, queue, found, after, idle=idle)
     # Kueue may evict a job that takes too long to start. It does not learn of later losses: the operator recovers them.
     ready = after.phase not in {"Starting", "Suspending"}
@@ -157,7 +159,7 @@ def _unused(
 ) -> WorkloadChange | None:
     """Return the change of a Workload without pods that use its quota."""
     finished, waits = bool(true_condition(found, "Finished")), after.phase in WITHOUT_PODS
-    leaves = waits and not queue.prebuilt and (idle or finished or is_outdated(observed, queue, found))
+    leaves = waits and not queue.prebuilt and (idle or finished or _is_outdated(observed, queue, found))
     if observed.job.deleting or leaves:
         return DeleteWorkload(found["metadata"]["name"])
     if after.phase in TERMINAL_PHASES and not finished:
@@ -185,8 +187,7 @@ def released_quota(observed: ReconcileInput, queue: Queue, found: Manifest) -> W
     return WorkloadStatus(found, {"admission": None, "conditions": conditions})
 
 
-def is_outdated(observed: ReconcileInput, queue: Queue, found: Manifest) -> bool:
-    """Return whether the Workload has other requests than the job's pods."""
+def _is_outdated(observed: ReconcileInput, queue: Queue, found: Manifest) -> bool:
     return digest_of(found) != digest_of(desired_workload(observed, queue))
 
 
@@ -206,7 +207,7 @@ def _unusable_prebuilt(observed: ReconcileInput, queue: Queue, found: Manifest) 
     owner, name = owner_of(found), queue.prebuilt
     if owner not in {"", observed.job.id.uid}:
         return Waits("WorkloadInUse", f"the Workload {name} belongs to another job")
-    if is_outdated(observed, queue, found):
+    if _is_outdated(observed, queue, found):
         remedy = "run the same release of the operator in all clusters of MultiKueue, and change no job in a worker"
         return Waits("WorkloadDiffers", f"the Workload {name} requests other pods than the job: {remedy}")
     return None if owner else Waits("Queued", f"the job takes over the Workload {name}")

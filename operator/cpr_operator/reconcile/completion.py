@@ -106,8 +106,13 @@ def fail(state: ReconcileState, cause: str, reason: str) -> ReconcileState:
 
 
 def clean_up(observed: ReconcileInput) -> Outcome:
-    """Delete the pods of an ended job that still run, and after its time to live the job itself."""
+    """Delete the pods of an ended job that still run, and after its time to live the job itself.
+
+    The time to live of a job that MultiKueue has created is that of the job in its first cluster.
+    """
     status, ttl = observed.before, observed.job.spec.ttl_seconds_after_finished
+    if observed.queue is not None and observed.queue.prebuilt:
+        ttl = None
     ended = status.completion_time or observed.now
     left = None if ttl is None else max(ended + ttl - observed.now, 0.0)
     lingering = live_pods(observed.pods)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cpr_contract.reports import ExitCode
-from cpr_operator.api.status import TERMINAL_PHASES
+from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.clocks import elapsed_s
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.record import packed_record
@@ -23,13 +23,11 @@ def with_recorder(observed: ReconcileInput, outcome: Outcome) -> Outcome:
 
     A job that is to be deleted waits for it, at most LAST_S.
     """
-    status, newest = outcome.status, max(observed.recorders, key=lambda pod: pod.incarnation, default=None)
-    ended, recording = status.completion_time, observed.recording
-    if recording is None or ended is None or status.phase not in TERMINAL_PHASES or observed.job.deleting:
+    status, recording = outcome.status, observed.recording
+    if recording is None or not _is_recorded(observed, status):
         return outcome
-    if status.runtime is None or not is_supported(version_of(status)):
-        return outcome
-    if _is_over(newest) or elapsed_s(ended, observed.now) >= LAST_S:
+    newest = _newest(observed)
+    if not is_unrecorded(observed, status):
         # A sidecar of the template may still run.
         left = (pod for pod in observed.recorders if pod.phase in LIVE_PHASES and pod.deleting_until is None)
         deletes = tuple(PodDelete(pod.name, pod.uid, "the recording of the job is over") for pod in left)
@@ -43,6 +41,23 @@ def with_recorder(observed: ReconcileInput, outcome: Outcome) -> Outcome:
         creates += (recorder_pod(pod_plan(observed.job.id, observed.job.spec, status), number, record),)
     wake_s = min(outcome.wake_after_s or LAST_S, observed.timing.running_s)
     return replace(outcome, creates=creates, wake_after_s=wake_s, delete_job=False)
+
+
+def is_unrecorded(observed: ReconcileInput, status: Status) -> bool:
+    """Return whether the end of a job is still to be recorded."""
+    over = _is_over(_newest(observed)) or elapsed_s(status.completion_time or observed.now, observed.now) >= LAST_S
+    return _is_recorded(observed, status) and not over
+
+
+def _is_recorded(observed: ReconcileInput, status: Status) -> bool:
+    """Return whether the job has ended, and its end is one that pods record."""
+    ended = status.completion_time is not None and status.phase in TERMINAL_PHASES and not observed.job.deleting
+    supported = status.runtime is not None and is_supported(version_of(status))
+    return observed.recording is not None and ended and supported
+
+
+def _newest(observed: ReconcileInput) -> PodView | None:
+    return max(observed.recorders, key=lambda pod: pod.incarnation, default=None)
 
 
 def _is_over(newest: PodView | None) -> bool:

@@ -59,12 +59,12 @@ class Suspension:
         """Return whether a shard waits for steps up to `done` of a dead trainer that its present process never met.
 
         The process before had the contributions, which are in no other place until the step is applied. The shard
-        waits for the trainer until it stops itself.
+        waits for the trainer until it stops itself. A contribution that it holds is applied.
         """
         return any(
             service.progress is not None
             and service.progress.applied[0] < done
-            and any(service._commitments[rank] is None for rank in self.lost_ranks)
+            and any(service._commitments[rank] is None and rank not in service._held for rank in self.lost_ranks)
             for service in self._cluster.serving_services()
             if isinstance(service, StepService)
         )

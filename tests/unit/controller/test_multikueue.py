@@ -10,6 +10,7 @@ import pytest
 from cpr_contract import env
 from cpr_operator.api.status import Condition
 from cpr_operator.desired.workload import MULTIKUEUE, PREBUILT, QUEUE_LABEL, QUOTA_FINALIZER
+from cpr_operator.reconcile.dispatch import SUSPENDED_WITHIN_S
 from cpr_operator.reconcile.kueue import holds_quota, is_deleted, owner_of, true_condition, with_changed
 from simulation.control_plane.cluster import SimulatedCluster
 from simulation.control_plane.kueue import (
@@ -48,6 +49,19 @@ def created(manager: Simulation, *steps: tuple[Trigger, Action], **fields: Any) 
     return worker
 
 
+def assign(cluster: SimulatedCluster) -> None:
+    """The ClusterQueue and a worker admit the Workload."""
+    admit(cluster)
+    cluster.applied.merge_status(workload(cluster) or {}, {"clusterName": "worker-1"})
+
+
+async def passes(driver: Simulation, count: int = 4) -> None:
+    """Run passes over the job and over its Workload, which may wait for its release."""
+    for _ in range(count):
+        await driver.passes(1)
+        await driver._release()
+
+
 def quota(driver: Simulation) -> Condition:
     (found,) = [each for each in driver.status().conditions if each.type == "QuotaReserved"]
     return found
@@ -62,12 +76,20 @@ async def mirror(worker: Simulation, manager: Simulation, without: str = "") -> 
 async def started(manager: Simulation) -> Simulation:
     """The worker cluster of a job that trains there, with its status in the first cluster."""
     await manager.passes(2)
-    admit(manager.cluster)
+    assign(manager.cluster)
     worker = created(manager)
     while worker.status().phase != "Running":
         await worker.step()
     await mirror(worker, manager)
     return worker
+
+
+def finish(cluster: SimulatedCluster) -> None:
+    """Kueue finishes the Workload, as it is finished in the worker."""
+    found = workload(cluster)
+    assert found is not None
+    conditions = with_changed(found, STAMP, ("Finished", True, "Succeeded", ""))
+    cluster.applied.merge_status(found, {"conditions": conditions})
 
 
 def status_of(driver: Simulation) -> dict[str, Any]:
@@ -79,10 +101,19 @@ async def test_submitted_job_waits_in_its_queue_and_has_no_pods() -> None:
     await manager.passes(2)
     assert counts(manager.cluster) == {"trainer": 2, "shard": 3}
     assert (manager.status().phase, quota(manager).reason) == ("Pending", "WaitsForQuota")
-    admit(manager.cluster)
+    assign(manager.cluster)
     await manager.passes(3)
     assert (manager.cluster.pods, manager.cluster.secrets) == ({}, {})
     assert manager.status().start_time is None
+    assert (quota(manager).status, quota(manager).message) == ("True", "team admitted the job")
+
+
+async def test_queue_without_workers_is_reported() -> None:
+    manager = submitted()
+    await manager.passes(2)
+    admit(manager.cluster)
+    await manager.passes(2)
+    assert (quota(manager).status, quota(manager).reason) == ("False", "NoWorkers")
 
 
 async def test_status_is_that_of_the_worker_cluster() -> None:
@@ -104,11 +135,18 @@ async def test_status_is_that_of_the_worker_cluster() -> None:
 async def test_ended_job_is_deleted_after_its_time_to_live() -> None:
     manager = submitted(ttlSecondsAfterFinished=0)
     await manager.passes(2)
-    worker = created(manager)
+    assign(manager.cluster)
+    worker = created(manager, ttlSecondsAfterFinished=0)
     await worker.run()
+    await worker.passes(3)
+    assert worker.cluster.jobs, "Kueue has to read its end"
     await mirror(worker, manager)
-    while manager.cluster.jobs:
-        await manager.step()
+    manager.cluster.now = worker.cluster.now + 60.0
+    await passes(manager)
+    assert manager.cluster.jobs, "the worker may need pods"
+    finish(manager.cluster)
+    await passes(manager)
+    assert not manager.cluster.jobs
     assert no_workload(manager.cluster)
 
 
@@ -123,8 +161,12 @@ async def test_changed_job_that_has_not_started_enters_the_queue_again() -> None
     manager = submitted()
     await manager.passes(2)
     manager.cluster.set_spec("job", trainers={"replicas": 3})
-    while counts(manager.cluster) != {"trainer": 3, "shard": 3}:
-        await manager.step()
+    await passes(manager)
+    assert counts(manager.cluster) == {"trainer": 3, "shard": 3}
+    before = (workload(manager.cluster) or {})["metadata"]["annotations"]
+    manager.cluster.set_spec("job", image="corrected")
+    await passes(manager)
+    assert (workload(manager.cluster) or {})["metadata"]["annotations"] != before, "Kueue copies the new spec"
 
 
 async def test_evicted_job_releases_its_quota_after_it_is_suspended_in_the_worker_cluster() -> None:
@@ -142,6 +184,19 @@ async def test_evicted_job_releases_its_quota_after_it_is_suspended_in_the_worke
     assert found is not None
     assert not holds_quota(found)
     assert true_condition(found, "Requeued")
+    assert (manager.status().phase, manager.status().start_time) == ("Pending", None)
+    assert (quota(manager).status, quota(manager).reason) == ("False", "Preempted")
+
+
+async def test_quota_of_a_job_whose_worker_is_out_of_reach_is_released_later() -> None:
+    manager = submitted()
+    await started(manager)
+    preempt(manager.cluster)
+    await manager.passes(3)
+    assert holds_quota(workload(manager.cluster) or {})
+    manager.cluster.now += SUSPENDED_WITHIN_S + 2.0e9  # after STAMP
+    await manager.passes(2)
+    assert not holds_quota(workload(manager.cluster) or {})
 
 
 async def test_workload_of_a_started_job_stays_although_the_requests_differ() -> None:
@@ -159,10 +214,7 @@ async def test_workload_that_kueue_has_finished_stays_as_it_is() -> None:
     while worker.status().phase != "Suspended":
         await worker.step()
     await mirror(worker, manager)
-    found = workload(manager.cluster)
-    assert found is not None
-    finished = with_changed(found, STAMP, ("Finished", True, "Succeeded", ""))
-    manager.cluster.applied.merge_status(found, {"conditions": finished})
+    finish(manager.cluster)
     await manager.passes(3)
     assert holds_quota(workload(manager.cluster) or {})
 
@@ -171,9 +223,10 @@ async def test_job_whose_workload_was_deleted_enters_the_queue_again() -> None:
     manager = submitted()
     await started(manager)
     delete_workload(manager.cluster)
-    while holds_quota(workload(manager.cluster) or {"status": {"conditions": ()}}) or no_workload(manager.cluster):
-        await manager.step()
+    await passes(manager)
     assert counts(manager.cluster) == {"trainer": 2, "shard": 3}
+    assert not holds_quota(workload(manager.cluster) or {})
+    assert (manager.status().phase, manager.status().start_time) == ("Pending", None), "its copy is gone"
 
 
 async def test_without_kueue_the_operator_runs_the_job_itself() -> None:

@@ -18,9 +18,11 @@ from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import ContainerView, JobView, PodView
 from cpr_operator.desired.record import Recording, packed_record
+from cpr_operator.desired.workload import Place
+from cpr_operator.reconcile.kueue import Queue
 from cpr_operator.reconcile.pipeline import reconcile
 from cpr_operator.reconcile.recording import ATTEMPTS, LAST_S
-from cpr_operator.reconcile.types import Outcome, ReconcileInput
+from cpr_operator.reconcile.types import Outcome, ReconcileInput, WorkloadStatus
 from simulation.control_plane.run import Simulation
 from simulation.control_plane.workload import Scenario, spec
 from support.reconcile_inputs import with_status
@@ -64,6 +66,21 @@ def test_ended_job_is_recorded_before_it_is_deleted(ended: ReconcileInput) -> No
     assert (records_in(waits), waits.delete_job) == ([], False)
     done = reconcile(replace(ended, recorders=(recorder(1, "Succeeded", 0),)))
     assert (records_in(done), done.delete_job) == ([], True)
+
+
+@pytest.mark.parametrize("prebuilt", ["", "clicks-12345"])
+def test_workload_is_finished_after_the_record_if_the_job_is_deleted_then(ended: ReconcileInput, prebuilt: str) -> None:
+    """MultiKueue deletes the job of a prebuilt Workload once that is finished."""
+    owner = {"kind": "CPRJob", "uid": ended.job.id.uid, "controller": True}
+    found = {"metadata": {"name": "clicks-12345", "ownerReferences": [owner]}, "spec": {}, "status": {}}
+    queued = replace(ended, queue=Queue(Place("team"), prebuilt, workload=found), recorders=(recorder(1),))
+    recorded = replace(queued, recorders=(recorder(1, "Succeeded", 0),))
+    finished = []
+    for each in (queued, recorded):
+        change = reconcile(each).workload
+        assert isinstance(change, WorkloadStatus)
+        finished.append("Finished" in {condition["type"] for condition in change.status["conditions"]})
+    assert finished == [not prebuilt, True]
 
 
 def test_failed_recorder_is_repeated_up_to_a_bound(ended: ReconcileInput) -> None:

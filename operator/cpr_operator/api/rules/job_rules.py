@@ -61,7 +61,7 @@ OF_JOB = (
     Rule(
         "spec/suspend",
         "MultiKueue copies no changes to a worker cluster, so it can neither suspend nor resume the job",
-        "set spec.suspend to false; spec.active of the job's Workload stops it",
+        "set spec.suspend to false, and delete the job to stop it",
         "!has(self.managedBy) || !self.suspend",
     ),
     Rule(
