@@ -254,7 +254,7 @@ class Checker:
         """Return the pushes that the newest save of a shard lacks, and reports.
 
         It verifies, unless it was damaged. It is of this step; 0: of any. If shards update per push, a lost trainer may
-        have pushed one step more.
+        have pushed one step more, which its successor has not reached.
         """
         cluster, job = self._cluster, self._workload.job
         roster = pod.roster
@@ -269,7 +269,8 @@ class Checker:
                 return set()
             raise
         if step and not cluster.damaged:
-            later = set() if job.per_step else cluster.suspension.lost_ranks
+            replaced = {trainer.rank for trainer in cluster.trainers if trainer.incarnation > 1}
+            later = set() if job.per_step else cluster.suspension.lost_ranks | replaced
             steps = {each - (rank in later and each > step) for rank, each in enumerate(restored.applied)}
             assert steps == {step}, f"the newest save of {pod.host} is {newest}"
         if not restored.step:
