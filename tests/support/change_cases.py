@@ -8,6 +8,7 @@ from typing import Any
 from cpr_operator.api.rules.job_rules import GUESSED_SENSITIVITY
 from support.documents import ABSENT, AUC_DROP, CRITEO, Edits
 from support.follow_cases import FOLLOW
+from support.rule_cases import MANAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,6 @@ def _frozen(path: str, edits: Edits, **before: Any) -> Change:
     """A field that is free before the start and frozen after it."""
     return Change(path, {"spec.suspend": True}, edits, f"spec.{path}: {FROZEN}", **before)
 
-
-MANAGED: Edits = {"spec.managedBy": "kueue.x-k8s.io/multikueue"}
 
 CHANGES = (
     _frozen("image", {"spec.image": "other"}),

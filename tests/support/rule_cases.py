@@ -32,12 +32,7 @@ MANAGED = {"spec.managedBy": "kueue.x-k8s.io/multikueue"}
 
 RULES = (
     Case("spec.suspend", MANAGED, MANAGED | {"spec.suspend": True}, "can neither suspend nor resume"),
-    Case(
-        "spec.snapshots.deleteWithJob",
-        MANAGED | {"spec.snapshots.deleteWithJob": False},
-        MANAGED | {"spec.snapshots.deleteWithJob": True},
-        "its saves would be deleted with it",
-    ),
+    Case("spec.snapshots.deleteWithJob", MANAGED, MANAGED | {"spec.snapshots.deleteWithJob": True}, "its saves would"),
     Case("metadata.name", {"metadata.name": "a" + 38 * "-" + "z"}, {"metadata.name": 41 * "a"}, "DNS-1035"),
     Case("metadata.name", {"metadata.name": "a1"}, {"metadata.name": "1a"}, "DNS-1035"),
     Case(

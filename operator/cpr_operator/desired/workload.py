@@ -85,7 +85,7 @@ def workload(plan: PodPlan, place: Place) -> Manifest:
 def owned_workload(job: JobId, found: Mapping[str, Any]) -> Manifest:
     """The metadata of a Workload, as it was read, that belongs to the job and holds its quota while it has pods.
 
-    By its uid no other Workload of this name is meant, and none is created.
+    With its uid the API server refuses another Workload of this name, and creates none.
     """
     name, uid = found["metadata"]["name"], found["metadata"]["uid"]
     meta = metadata(job, name) | {"uid": uid, "finalizers": [QUOTA_FINALIZER]}

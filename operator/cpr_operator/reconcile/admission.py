@@ -78,9 +78,10 @@ def must_wait(observed: ReconcileInput) -> Waits | Evicted | None:
     if queue is None:
         return None
     if queue.usable and queue.workload is not None:
-        if queue.prebuilt and (refused := _unusable_prebuilt(observed, queue, queue.workload)):
+        outdated = _is_outdated(observed, queue, queue.workload)
+        if queue.prebuilt and (refused := _unusable_prebuilt(observed, queue, queue.workload, outdated=outdated)):
             return refused
-        if _is_outdated(observed, queue, queue.workload):
+        if outdated:
             return Waits("Requeued", "the job requests other pods than before, so it enters the queue again")
     match queue_state(queue):
         case Waits() | Evicted() as state_in_queue:
@@ -202,12 +203,12 @@ def desired_workload(observed: ReconcileInput, queue: Queue) -> Manifest:
     return workload(plan, queue.place)
 
 
-def _unusable_prebuilt(observed: ReconcileInput, queue: Queue, found: Manifest) -> Waits | None:
+def _unusable_prebuilt(observed: ReconcileInput, queue: Queue, found: Manifest, *, outdated: bool) -> Waits | None:
     """Return why the job may not start with this prebuilt Workload; None if it may."""
     owner, name = owner_of(found), queue.prebuilt
     if owner not in {"", observed.job.id.uid}:
         return Waits("WorkloadInUse", f"the Workload {name} belongs to another job")
-    if _is_outdated(observed, queue, found):
+    if outdated:
         remedy = "run the same release of the operator in all clusters of MultiKueue, and change no job in a worker"
         return Waits("WorkloadDiffers", f"the Workload {name} requests other pods than the job: {remedy}")
     return None if owner else Waits("Queued", f"the job takes over the Workload {name}")

@@ -1,7 +1,8 @@
 """A job that MultiKueue runs in another cluster (`spec.managedBy`): here it has a Workload, and no pods. Pure.
 
 Kueue copies the Workload and the job to a worker cluster, and the job's status back, as a whole. Until there is such a
-status the operator shows here why the job waits. Later it writes no status: the worker's operator does.
+status the operator shows here why the job waits. Later it writes no status, because the worker's operator does, until
+the copy of the job is gone.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _ended(observed: ReconcileInput) -> Outcome:
 
 
 def _runs_nowhere(observed: ReconcileInput) -> bool:
-    """Return whether the status is that of a copy that is gone: Kueue deletes a copy without quota here."""
+    """Return whether the status is that of a deleted copy: Kueue deletes it once the job has no quota here."""
     queue = observed.queue
     if queue is None or not queue.usable or not queue.known:
         return False
