@@ -33,7 +33,9 @@ def test_workflows_are_tests_soak_site_and_release() -> None:
 
 
 def test_nightly_runs_every_part_of_the_soak() -> None:
-    parts = subprocess.run(["make", "--silent", "parts"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    parts = subprocess.run(
+        ["make", "--silent", "--no-print-directory", "parts"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     matrix = jobs(ROOT / ".github" / "workflows" / "nightly.yaml")["soak"]["strategy"]["matrix"]
     assert matrix["part"] == parts.split()
 

@@ -12,7 +12,8 @@ import sys
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from shutil import copyfileobj
 from typing import Any
 
 from rich.console import Console
@@ -76,12 +77,26 @@ def export_from(pod: TrainerPod, request: ExportRequest, to: str) -> None:
         (folder / LAST).unlink(missing_ok=True)
         with pod.output(*_arguments(request, STREAM)) as source:
             with tarfile.open(fileobj=source, mode="r|") as archive:
-                archive.extractall(folder, filter="data")
+                _unpack(archive, folder)
             source.read()  # the end of the process, which raises if it failed
     except tarfile.ReadError as error:
         raise TrialError(f"the model came incomplete ({error}); try again") from error
     except OSError as error:
         raise DocumentError(f"cannot write the model to {folder}: {error}") from error
+
+
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Write the files of an archive below a folder. Raises TrialError for any other member."""
+    for member in archive:  # `extractall` has its `filter` from Python 3.11.4 on, and Debian 12 has 3.11.2
+        if member.isdir():
+            continue
+        name = PurePosixPath(member.name)
+        source = archive.extractfile(member) if member.isfile() else None
+        if source is None or name.is_absolute() or ".." in name.parts:
+            raise TrialError(f"the pod sent {member.name}, which is not a file of a model; use the job's own image")
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("wb") as file:
+            copyfileobj(source, file)
 
 
 def evaluate(model: Model, console: Console, run: RunRole, *, as_json: bool) -> None:

@@ -92,14 +92,22 @@ def test_failed_command_raises(frames: list[bytes | Exception], error: type[Clie
     assert opened.shut
 
 
-def archive() -> bytes:
+def archive(*others: tarfile.TarInfo) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as made:
+        for other in others:
+            made.addfile(other)
         for name, content in (("tables/a.safetensors", b"rows" * 4000), ("model.json", b"{}")):
             info = tarfile.TarInfo(name)
             info.size = len(content)
             made.addfile(info, io.BytesIO(content))
     return stream.getvalue()
+
+
+def other_member(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    return info
 
 
 def export_of(frames: list[bytes | Exception], to: Path) -> None:
@@ -130,3 +138,18 @@ def test_incomplete_export_leaves_no_model_json(
     with pytest.raises(error, match=says):
         export_of([STDOUT + archive()[:5000], *ends], tmp_path)
     assert not (tmp_path / "model.json").exists()
+
+
+@pytest.mark.parametrize(
+    "member",
+    [other_member("../beside"), other_member("tables/../../beside"), other_member("link", tarfile.SYMTYPE)],
+    ids=["above", "above by a detour", "a link"],
+)
+def test_member_of_an_archive_that_is_no_file_below_the_folder_is_refused(
+    member: tarfile.TarInfo, tmp_path: Path
+) -> None:
+    to = tmp_path / "model"
+    to.mkdir()
+    with pytest.raises(TrialError, match="which is not a file of a model"):
+        export_of([STDOUT + archive(member), SUCCESS], to)
+    assert not [*tmp_path.rglob("*")][1:], "nothing was written"

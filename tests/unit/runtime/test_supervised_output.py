@@ -33,7 +33,7 @@ if code is None:
     block.tick()
     work(block.process_number)
     os._exit(0)
-sys.exit(code)
+os._exit(code)
 """
 #: Prints without end and makes no progress; the next process ends at once.
 HANGS = """
