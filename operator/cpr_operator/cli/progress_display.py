@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -91,7 +92,9 @@ class LiveProgress:
         self._live.start()
 
     def show(self, state: ProgressState) -> None:
-        """Redraw the table."""
+        """Redraw the table. Raises OSError if the terminal is closed."""
+        if not self._live.console.is_terminal:  # rich would draw nothing more until the end
+            raise OSError(errno.EIO, "the terminal is closed")
         self._live.update(frame(state), refresh=True)
 
     def print(self, text: str) -> None:

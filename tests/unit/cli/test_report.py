@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,16 @@ from cpr_operator.api.status import (
     Trainer,
     WorkerCount,
 )
-from cpr_operator.cli.progress_display import PlainProgress, ProgressState, Throughput, frame, line, states
+from cpr_operator.cli.console import SafeConsole
+from cpr_operator.cli.progress_display import (
+    ClosableProgress,
+    PlainProgress,
+    ProgressState,
+    Throughput,
+    frame,
+    line,
+    states,
+)
 from cpr_operator.cli.report import next_local_step, print_summary, report, trained
 
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=10, samples=1000)
@@ -223,3 +234,18 @@ def test_throughput_is_over_training_time() -> None:
     for now, samples in ((12.0, 300), (20.0, 300), (14.0, 200)):
         throughput.add(now, samples)
     assert throughput.samples_per_s == 100.0
+
+
+def test_terminal_that_is_closed_between_two_lines_is_noticed_at_the_next_state() -> None:
+    """Rich takes a closed terminal for a file, and would draw nothing into it until the end."""
+    mine, its = pty.openpty()
+    closed: list[str] = []
+    with os.fdopen(its, "w") as terminal:
+        console = SafeConsole(file=terminal)
+        progress = ClosableProgress(console, lambda: closed.append("closed"))
+        progress.show(ProgressState("job", 0.0, STATUS, None))
+        assert not closed
+        os.close(mine)
+        progress.show(ProgressState("job", 0.2, STATUS, None))
+        assert closed == ["closed"]
+        progress.close()
