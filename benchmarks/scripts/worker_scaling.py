@@ -116,7 +116,7 @@ def sharing(model: ModelSpec, precision: Precision, count: int) -> list[DenseRep
 
 def compiled(model: ModelSpec, precision: Precision) -> DenseReplica:
     """Return a replica with a network that is compiled at its first use."""
-    replica = DenseReplica(model, 1, precision=precision)
+    replica = DenseReplica(model, 1, precision=precision, explicit=False)
     for part in ("before_embeddings", "with_embeddings"):
         setattr(replica.model, part, torch.compile(getattr(replica.model, part), dynamic=False))
     return replica

@@ -101,7 +101,8 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     dataset = open_dataset(job.data, job.model, files_of(job))
     order = BatchOrder.of(job.data, dataset.layout)
     placement = Placement.of(job.model, 1)
-    tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, job.device, job.precision)
+    tables = Tables(job, placement)
+    replica = DenseReplica(job.model, job.data.seed, job.device, job.precision, explicit=False)
     loader, workers = Loader(dataset, order, rank=0, trainers=1, first_step=1), ComputeWorkers(job.workers)
     with Feed(loader, placement, split=False) as feed:
         while (prepared := feed.take()) is not None:

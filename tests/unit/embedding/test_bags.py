@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +98,25 @@ def test_vectors_and_gradients_are_those_of_torchs_own_bags(samples: Samples) ->
     every = torch.zeros_like(weights)
     every[numbers] = access.sum_gradients(gradients)
     torch.testing.assert_close(every, torch.cat([table.weight.grad for table in tables]))
+
+
+@pytest.mark.parametrize("kind", ["single ids", "sums", "means", "weighted"])
+def test_spare_places_change_neither_vectors_nor_the_sums_of_gradients(kind: str) -> None:
+    random, samples = np.random.default_rng(4), 11
+    lengths = random.integers(0, 4, (3, samples))
+    columns = [
+        Column(random.integers(0, rows, sizes.sum()).astype(np.int32), sizes, random.random(sizes.sum(), np.float32))
+        for rows, sizes in zip(ROWS, lengths, strict=True)
+    ]
+    if kind != "weighted":
+        columns = [replace(column, weights=None) for column in columns]
+    bags = Bags.of_columns(columns, np.array(MEANS if kind == "means" else (False,) * 3))
+    access = access_of(PLACEMENT, random.integers(0, ROWS, (samples, 3)) if kind == "single ids" else bags)
+    vectors, gradients = torch.randn(len(access.unique), 4), torch.randn(samples, 2 + 3, 4)
+    found = access.embeddings(vectors, spare=2)
+    assert torch.equal(found[:, 2:], access.embeddings(vectors))
+    assert not found[:, :2].any()
+    assert torch.equal(access.sum_gradients(gradients), access.sum_gradients(gradients[:, 2:]))
 
 
 def test_bags_of_one_equal_single_ids() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from cpr_contract.model import ModelSpec
 from cpr_trainer.embedding.access import FeatureAccess, as_rows, find_access
 from cpr_trainer.embedding.bags import Column
-from cpr_trainer.embedding.feature_vectors import Features, Jagged
+from cpr_trainer.embedding.feature_vectors import Jagged
 from cpr_trainer.embedding.placement import Placement
 from support.feature_data import FEATURES, bags_of, columns_of_bags, model_of_features
 
@@ -121,15 +121,18 @@ def test_parts_of_a_slice_make_the_slice() -> None:
     access, _ = found_of(model, columns)
     bands = tuple(torch.randn(len(band.unique), dim) for band, dim in zip(access.bands, model.dims, strict=True))
     whole = access.embeddings(bands)
-    joined = Features.join([whole.part(slice(0, 4)), whole.part(slice(4, 5)), whole.part(slice(5, 9))])
-    assert all(torch.equal(one, other) for one, other in zip(whole.tensors, joined.tensors, strict=True))
-    one, other = joined["history"], whole["history"]
-    assert isinstance(one, Jagged)
-    assert isinstance(other, Jagged)
-    assert torch.equal(one.lengths, other.lengths)
-    assert one.weights is not None
-    assert other.weights is not None
-    assert torch.equal(one.weights, other.weights)
+    parts = [whole.part(slice(first, last)) for first, last in ((0, 4), (4, 5), (5, 9))]
+    for tensors, expected in zip(zip(*(part.tensors for part in parts), strict=True), whole.tensors, strict=True):
+        assert torch.equal(torch.cat(tensors), expected)
+    histories, history = [part["history"] for part in parts], whole["history"]
+    assert isinstance(history, Jagged)
+    assert history.weights is not None
+    joined = [
+        (each.lengths, each.weights) for each in histories if isinstance(each, Jagged) and each.weights is not None
+    ]
+    lengths, weights = (torch.cat(each) for each in zip(*joined, strict=True))
+    assert torch.equal(lengths, history.lengths)
+    assert torch.equal(weights, history.weights)
 
 
 def test_no_samples_need_no_rows() -> None:

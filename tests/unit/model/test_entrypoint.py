@@ -276,11 +276,10 @@ def broken() -> object:
 
 def late_network() -> tuple[Late, Callable[[], object]]:
     """A network that computes a slice, its scores and its metrics, as a trainer does."""
-    network = build_network(SPEC, 1, factory=Late)
+    replica = DenseReplica(SPEC, 1, factory=Late)
+    network = replica.model
     assert isinstance(network, Late)
     batch, access, vectors = slice_of(16)
-    replica = DenseReplica(SPEC, 1)
-    replica.model = network
     validation = ProgressiveValidation.of(0, SPEC, network)
 
     def score() -> object:

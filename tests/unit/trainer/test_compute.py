@@ -18,6 +18,7 @@ from cpr_trainer.data.dataset import Batch
 from cpr_trainer.embedding.access import Access, single_tensor
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.errors import DivergedError
+from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import build_network, loss_share
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.compute import Computed, ComputeWorkers, compute
@@ -73,9 +74,16 @@ def test_step_equals_autograd(device: Device) -> None:
 @on_each_device
 def test_vectors_are_fetched_once_after_the_bottom_network(device: Device) -> None:
     samples, access, vectors = batch()
-    replica, happened = DenseReplica(SPEC, 1, device), []
-    replica.model.get_submodule("bottom").register_forward_hook(lambda *_: happened.append("bottom"))
-    replica.model.get_submodule("top").register_forward_hook(lambda *_: happened.append("top"))
+    happened = []
+
+    def hooked(spec: ModelSpec, seed: int) -> Dlrm:
+        network = Dlrm(spec, seed)
+        network.bottom.register_forward_hook(lambda *_: happened.append("bottom"))
+        network.top.register_forward_hook(lambda *_: happened.append("top"))
+        return network
+
+    replica = DenseReplica(SPEC, 1, device, factory=hooked)
+    happened.clear()  # what the probe did
 
     def fetch() -> Tensor:
         happened.append("fetch")

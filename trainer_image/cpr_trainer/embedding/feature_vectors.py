@@ -44,13 +44,6 @@ class Jagged:
             self.values[within], self.lengths[samples], None if self.weights is None else self.weights[within]
         )
 
-    @classmethod
-    def join(cls, parts: Sequence[Jagged]) -> Jagged:
-        """Return the samples of several, one at least, one after the other."""
-        weights = [each.weights for each in parts if each.weights is not None]
-        values, lengths = torch.cat([each.values for each in parts]), torch.cat([each.lengths for each in parts])
-        return cls(values, lengths, torch.cat(weights) if weights else None)
-
     def _mask(self) -> Tensor:
         if torch.compiler.is_exporting():
             longest = self.lengths.max().item()
@@ -123,13 +116,3 @@ class Features(Mapping[str, Tensor | Jagged]):
         """Return some samples that follow each other."""
         sequences = [[each.part(samples) for each in of_band] for of_band in self.sequences]
         return Features(self.layout, [block[samples] for block in self.pooled], sequences)
-
-    @classmethod
-    def join(cls, parts: Sequence[Features]) -> Features:
-        """Return the samples of several, one at least, one after the other."""
-        pooled = [torch.cat(same) for same in zip(*(part.pooled for part in parts), strict=True)]
-        sequences = [
-            [Jagged.join(same) for same in zip(*of_band, strict=True)]
-            for of_band in zip(*(part.sequences for part in parts), strict=True)
-        ]
-        return cls(parts[0].layout, pooled, sequences)

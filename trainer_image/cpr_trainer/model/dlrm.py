@@ -107,7 +107,7 @@ class Dlrm(nn.Module):
         super().__init__()
         if spec.bottom_mlp[-1] != spec.embedding_dim or spec.top_mlp[-1] != 1:
             raise ValueError(f"bottom_mlp must end in {spec.embedding_dim} and top_mlp in 1")
-        vectors = 1 + len(spec.feature_tables)
+        vectors = self.vectors = 1 + len(spec.feature_tables)
         width = vectors * spec.embedding_dim
         numbers = pair_numbers(vectors)
         below = torch.tril_indices(vectors, vectors, offset=-1)

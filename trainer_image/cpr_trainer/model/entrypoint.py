@@ -93,7 +93,7 @@ def build_network(
                 f"The entrypoint {name} returned {type(network).__name__}, not a torch.nn.Module.",
                 "It has to return the dense network.",
             )
-        with _calls(network, "to"):
+        with calls(network, "to"):
             network.to(place)
         _probe(network, spec, DTYPES[precision], name, place)
     return network
@@ -118,14 +118,14 @@ def start(network: nn.Module, dense: Tensor, outputs: Sequence[int] = ()) -> Cal
     """
     method, end = "forward", partial(network, dense)
     if isinstance(network, Overlapping):
-        with _calls(network, "before_embeddings"):
+        with calls(network, "before_embeddings"):
             begun = network.before_embeddings(dense)
         method, end = "with_embeddings", partial(network.with_embeddings, begun)
 
     def finish(embeddings: Any) -> Tensor:
-        with _calls(network, method):
+        with calls(network, method):
             logits = end(embeddings)
-        _require_shape(network, method, logits, (len(dense), *outputs))
+        require_shape(network, method, logits, (len(dense), *outputs))
         return logits  # type: ignore[no-any-return]
 
     return finish
@@ -149,9 +149,9 @@ def loss_share(
     ModelError.
     """
     if isinstance(network, CustomLoss):
-        with _calls(network, "sample_losses"):
+        with calls(network, "sample_losses"):
             losses = network.sample_losses(logits, labels)
-        _require_shape(network, "sample_losses", losses, labels.shape[:1])
+        require_shape(network, "sample_losses", losses, labels.shape[:1])
         return (losses if weights is None else losses * weights).sum() / batch_size
     if weights is not None:
         weights = weights.view(-1, *(1 for _ in labels.shape[1:]))
@@ -161,7 +161,7 @@ def loss_share(
 
 def gradients(network: nn.Module, loss: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """Return the gradients of a loss, None for a leaf that it does not depend on. Raises ModelError."""
-    with _calls(network, "the backward pass"):
+    with calls(network, "the backward pass"):
         return torch.autograd.grad(loss, leaves, allow_unused=True)
 
 
@@ -172,10 +172,10 @@ def metric_sums(
 
     logits, labels: float32 [n] or [n, L]. weights: float32 [n], if samples have weights. Raises ModelError.
     """
-    with _calls(network, "metric_sums"):
+    with calls(network, "metric_sums"):
         sums = network.metric_sums(logits, labels, *(() if weights is None else (weights,)))
     shape = (len(sums) if isinstance(sums, Tensor) and sums.dim() else 1,) if count is None else (count,)
-    _require_shape(network, "metric_sums", sums, shape, samples=len(labels))
+    require_shape(network, "metric_sums", sums, shape, samples=len(labels))
     return sums
 
 
@@ -184,7 +184,7 @@ def metrics(network: CustomMetrics, sums: Tensor) -> dict[str, float]:
 
     Raises ModelError.
     """
-    with _calls(network, "metrics"):
+    with calls(network, "metrics"):
         try:
             found = network.metrics(sums)
             values = {name: nan if value is None else float(value) for name, value in found.items()}
@@ -202,13 +202,13 @@ def metrics(network: CustomMetrics, sums: Tensor) -> dict[str, float]:
 
 def set_training(network: nn.Module, *, on: bool) -> None:
     """Set the mode of a network. Raises ModelError."""
-    with _calls(network, "train"):
+    with calls(network, "train"):
         network.train(on)
 
 
 def state_of(network: nn.Module) -> dict[str, Tensor]:
     """Return the state_dict of a network. Raises ModelError."""
-    with _calls(network, "state_dict"):
+    with calls(network, "state_dict"):
         return network.state_dict()
 
 
@@ -222,7 +222,7 @@ def _probed_weights(spec: ModelSpec) -> Tensor | None:
     return torch.ones(_PROBED_SAMPLES) if spec.has_weights else None
 
 
-def _require_shape(
+def require_shape(
     network: object, method: str, values: object, shape: Sequence[int], samples: int | None = None
 ) -> None:
     """Raise ModelError unless a method of a network returned floating point numbers of this shape."""
@@ -235,7 +235,8 @@ def _require_shape(
         )
 
 
-def _calls(network: object, method: str) -> AbstractContextManager[None]:
+def calls(network: object, method: str) -> AbstractContextManager[None]:
+    """Return a context in which an error of a network's `method` becomes a ModelError."""
     return user_code(
         f"{method} of the network {type(network).__name__} failed",
         "Correct it; the pod's log has the whole trace.",

@@ -16,7 +16,8 @@ from cpr_contract.manifests import SavedModel, SavedTable, SavedTensor
 from cpr_contract.model import ModelSpec
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width, state_kind
-from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network, state_of
+from cpr_trainer.model.entrypoint import DLRM, DTYPES, Factory, build_network, state_of
+from cpr_trainer.model.passes import Pass, pass_of
 
 #: The names in a save: of the dense state, float32 [k, p], see `DenseReplica.live`; of each buffer of the network; and
 #: of the number of steps, float32 [], if the optimizer counts them.
@@ -87,16 +88,19 @@ class DenseReplica:
     parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: that of the
     computation, and of embeddings. `computed_buffers`: see `computing`. `serial` is True once a pass of the network
     has drawn random numbers or changed buffers: its parts are then computed one by one. `factory`: see
-    `build_network`. Raises ModelError if the network cannot be built, or the device is missing.
+    `build_network`. Without `explicit` a built-in network is computed by autograd. Raises ModelError if the network
+    cannot be built, or the device is missing.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the network, and how it is computed
         self,
         spec: ModelSpec,
         seed: int,
         device: Device = "cpu",
         precision: Precision = "fp32",
         factory: Factory | None = None,
+        *,
+        explicit: bool = True,
     ) -> None:
         self.device = torch.device(device)
         self.dtype = DTYPES[precision]
@@ -110,6 +114,10 @@ class DenseReplica:
             first[0, place] = parameter.detach().flatten()
             parameter.grad = self.gradients[place].view_as(parameter)
         self._attach(first)
+        self._built_in = explicit and factory is None and spec.entrypoint in {None, DLRM}
+        self._outputs = spec.output_shape
+        self._passes: list[Pass] = []
+        self._of_parts: list[Tensor] = []
         self.serial = False
         self.computed_buffers: tuple[Tensor, ...] = ()
         self._buffers = Buffers(self.model)
@@ -158,17 +166,22 @@ class DenseReplica:
         """Return the context to compute the forward pass in."""
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32)
 
-    @property
-    def trained(self) -> tuple[nn.Parameter, ...]:
-        """The parameters that have gradients."""
-        return tuple(parameter for parameter in self.model.parameters() if parameter.requires_grad)
+    def passes(self, count: int) -> Sequence[Pass]:
+        """Return passes of the network, as many as parts are computed at once. They are kept from step to step.
 
-    @torch.no_grad()
-    def add_gradients(self, found: Sequence[Tensor | None]) -> None:
-        """Add to the gradients of `trained`, one by one; None stands for a parameter that was not used."""
-        for parameter, gradient in zip(self.trained, found, strict=True):
-            if gradient is not None and parameter.grad is not None:
-                parameter.grad.add_(gradient)
+        The first one writes into `gradients`, each other one into a tensor of its own: see `sum_gradients`.
+        """
+        while len(self._passes) < count:
+            flat = torch.zeros_like(self.gradients) if self._passes else self.gradients
+            self._of_parts.append(flat)
+            of_parameters = [flat[place].view_as(parameter) for place, parameter in self._places()]
+            self._passes.append(pass_of(self.model, self.dtype, self._outputs, of_parameters, built_in=self._built_in))
+        return self._passes[:count]
+
+    def sum_gradients(self, count: int) -> None:
+        """Add those of the passes to `gradients`, one by one."""
+        for flat in self._of_parts[1:count]:  # The order is fixed: sums in another order differ in their last bits.
+            self.gradients.add_(flat)
 
     @contextmanager
     def computing(self) -> Iterator[None]:

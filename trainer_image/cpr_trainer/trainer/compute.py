@@ -19,10 +19,19 @@ import torch
 from torch import Tensor
 
 from cpr_trainer.data.dataset import Batch
-from cpr_trainer.embedding.access import AnyAccess, Embeddings, Rows, map_rows, single_tensor
-from cpr_trainer.embedding.feature_vectors import Features
-from cpr_trainer.errors import DivergedError, ModelError
-from cpr_trainer.model.entrypoint import gradients, loss_share, set_training, start
+from cpr_trainer.embedding.access import (
+    Access,
+    AnyAccess,
+    Embeddings,
+    Rows,
+    map_embeddings,
+    map_rows,
+    part_of,
+    tensors_of,
+)
+from cpr_trainer.errors import DivergedError
+from cpr_trainer.model.entrypoint import loss_share, set_training
+from cpr_trainer.model.passes import Pass
 from cpr_trainer.model.replica import DenseReplica
 
 _LOG = logging.getLogger(__name__)
@@ -115,9 +124,9 @@ def compute(  # noqa: PLR0913, PLR0917 -- the network, the samples, and the thre
     """
     labels, of_batch = torch.from_numpy(batch.labels), batch.sample_weights
     weights = None if of_batch is None else torch.from_numpy(of_batch)
-    replica.gradients.zero_()
     with replica.computing():
         if not len(batch):  # Some networks reject a batch without samples.
+            replica.gradients.zero_()
             nothing = map_rows(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
             return Computed(nothing, labels, labels, 0.0, weights)
         # A single sample has no statistics to normalise by, as BatchNorm does in training.
@@ -125,28 +134,40 @@ def compute(  # noqa: PLR0913, PLR0917 -- the network, the samples, and the thre
         device = replica.device
         dense, on_device = torch.from_numpy(batch.dense).to(device), access.to(device)
         truth = labels.to(device), None if weights is None else weights.to(device)
+        slices = workers.split(len(batch))
+        passes = replica.passes(len(slices))
+        each = enumerate(zip(slices, passes, strict=True))
+        parts = [_Part(replica, own, truth, samples, batch_size, (*names, part)) for part, (samples, own) in each]
 
-        def embeddings() -> Embeddings:
-            return on_device.embeddings(map_rows(lambda values: values.to(device, replica.dtype), fetch()))
+        def embedded() -> Embedded:
+            rows = map_rows(lambda values: values.to(device, replica.dtype), fetch())
+            spare = {"spare": passes[0].spare} if isinstance(on_device, Access) else {}
+            embeddings = on_device.embeddings(rows, **spare)
+            return Embedded(embeddings, map_embeddings(torch.empty_like, embeddings))
 
-        slices = enumerate(workers.split(len(batch)))
-        parts = [_Part(replica, truth, samples, batch_size, (*names, part)) for part, samples in slices]
-        shares = _compute_parts(replica, parts, dense, embeddings, workers)
-    for part in parts:  # The order is fixed: sums in another order differ in their last bits.
-        replica.add_gradients(part.dense_gradients)
-    summed = on_device.sum_gradients(_joined([part.gradients for part in parts]))
+        computed = _compute_parts(replica, parts, dense, embedded, workers)
+    replica.sum_gradients(len(parts))
+    summed = on_device.sum_gradients(computed.gradients)
     logits = torch.cat([part.logits for part in parts])
-    return Computed(map_rows(Tensor.cpu, summed), logits.cpu(), labels, sum(shares), weights)
+    return Computed(map_rows(Tensor.cpu, summed), logits.cpu(), labels, sum(part.loss for part in parts), weights)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedded:
+    """The embeddings of a slice, and their gradients, which parts write."""
+
+    embeddings: Embeddings
+    gradients: Embeddings
 
 
 def _compute_parts(
     replica: DenseReplica,
     parts: Sequence[_Part],
     dense: Tensor,
-    fetch: Callable[[], Embeddings],
+    fetch: Callable[[], Embedded],
     workers: ComputeWorkers,
-) -> list[float]:
-    """Compute the parts of a slice, concurrently if that has no effect on the results; return their loss shares.
+) -> Embedded:
+    """Compute the parts of a slice, concurrently if that has no effect on the results.
 
     Random numbers and buffers are the network's, not a part's, so their values depend on the order of the parts. A pass
     that used them is therefore computed again part by part, and so are all later ones.
@@ -156,18 +177,18 @@ def _compute_parts(
         return _finish_serially(parts, fetch())
     before = torch.get_rng_state()  # changes with each draw
     workers.map(lambda part: part.begin(dense), parts)
-    embeddings = fetch()
-    shares = workers.map(lambda part: part.finish(embeddings), parts)
+    embedded = fetch()
+    workers.map(lambda part: part.finish(embedded), parts)
     changed = replica.reset_buffers()
     if not changed and torch.equal(torch.get_rng_state(), before):
-        return shares
+        return embedded
     _LOG.info(
         "the network %s: its parts are computed one by one",
         "changes its buffers" if changed else "draws random numbers",
     )
     replica.serial = True
     _begin_serially(parts, dense)
-    return _finish_serially(parts, embeddings)
+    return _finish_serially(parts, embedded)
 
 
 def _begin_serially(parts: Sequence[_Part], dense: Tensor) -> None:
@@ -176,12 +197,11 @@ def _begin_serially(parts: Sequence[_Part], dense: Tensor) -> None:
         part.begin(dense)
 
 
-def _finish_serially(parts: Sequence[_Part], embeddings: Embeddings) -> list[float]:
-    shares = []
+def _finish_serially(parts: Sequence[_Part], embedded: Embedded) -> Embedded:
     for part in parts:
         part.seed(1)
-        shares.append(part.finish(embeddings))
-    return shares
+        part.finish(embedded)
+    return embedded
 
 
 class _Part:
@@ -190,19 +210,19 @@ class _Part:
     truth: the labels of the whole slice, float32 [n] or [n, L], and the weights of its samples, float32 [n] or None.
     """
 
-    gradients: Embeddings
-    dense_gradients: Sequence[Tensor | None]
+    loss: float
     logits: Tensor
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 -- the network, the samples, and the random numbers
         self,
         replica: DenseReplica,
+        own: Pass,
         truth: tuple[Tensor, Tensor | None],
         samples: slice,
         batch_size: int,
         names: tuple[int, ...],
     ) -> None:
-        self._replica = replica
+        self._replica, self._pass = replica, own
         labels, weights = truth
         self._labels = labels[samples]
         self._weights = None if weights is None else weights[samples]
@@ -216,62 +236,15 @@ class _Part:
 
     def begin(self, dense: Tensor) -> None:
         """Compute the part of the forward pass before the embeddings. dense: float32 [n, N], of the whole slice."""
-        with self._replica.autocast():
-            self._end = start(self._replica.model, dense[self._samples], self._labels.shape[1:])
+        self._pass.begin(dense[self._samples])
 
-    def finish(self, embeddings: Embeddings) -> float:
-        """Compute the remaining passes from the embeddings of the whole slice, and return the loss share.
-
-        Raises DivergedError, ModelError.
-        """
-        own: Embeddings  # leaves of the autograd graph
-        if isinstance(embeddings, Features):
-            own = embeddings.part(self._samples).map(Tensor.requires_grad_)
-        else:
-            own = map_rows(lambda values: values[self._samples].requires_grad_(), embeddings)
-        with self._replica.autocast():
-            logits = self._end(own).float()
-        loss = loss_share(self._replica.model, logits, self._labels, self._batch_size, self._weights)
-        share = float(loss.detach())
-        if not isfinite(share):
+    def finish(self, embedded: Embedded) -> None:
+        """Compute the remaining passes from the embeddings of the whole slice. Raises DivergedError, ModelError."""
+        own, of_own = (part_of(each, self._samples) for each in (embedded.embeddings, embedded.gradients))
+        passed = self._pass.finish(own, self._loss_share, tensors_of(of_own))
+        if not isfinite(passed.loss):
             raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")
-        leaves, parameters = _leaves(own), self._replica.trained
-        found = gradients(self._replica.model, loss, (*leaves, *parameters))
-        self.gradients, self.dense_gradients = _gradients(own, found[: len(leaves)]), found[len(leaves) :]
-        self.logits = logits.detach()
-        return share
+        self.loss, self.logits = passed.loss, passed.logits
 
-
-def _joined(parts: Sequence[Embeddings]) -> Embeddings:
-    """Concatenate the values of parts of a slice to those of the slice."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if isinstance(first, Features):
-        return Features.join([part for part in parts if isinstance(part, Features)])
-    if isinstance(first, tuple):
-        return tuple(torch.cat(of_table) for of_table in zip(*parts, strict=True))
-    return torch.cat([*map(single_tensor, parts)])
-
-
-def _leaves(embeddings: Embeddings) -> tuple[Tensor, ...]:
-    """Return the tensors of embeddings."""
-    if isinstance(embeddings, Features):
-        return embeddings.tensors
-    return embeddings if isinstance(embeddings, tuple) else (embeddings,)
-
-
-def _gradients(embeddings: Embeddings, found: Sequence[Tensor | None]) -> Embeddings:
-    """Return the gradients of embeddings from those of their leaves: 0 for unused ones, ModelError if all are."""
-    leaves = _leaves(embeddings)
-    if all(gradient is None for gradient in found):
-        raise ModelError(
-            "The network does not use its embeddings in a batch.",
-            "No table can learn without them; correct its forward.",
-        )
-    filled = tuple(
-        torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found, strict=True)
-    )
-    if isinstance(embeddings, Features):
-        return embeddings.with_tensors(filled)
-    return filled if isinstance(embeddings, tuple) else filled[0]
+    def _loss_share(self, logits: Tensor) -> Tensor:
+        return loss_share(self._replica.model, logits, self._labels, self._batch_size, self._weights)
