@@ -161,7 +161,7 @@ class LinearEquations:
         of_embeddings[0].copy_(torch.outer(of_logits, self._network.of_vectors).view_as(self._embeddings))
         torch.mv(self._dense.t(), of_logits, out=of_dense)
         torch.mv(self._embeddings.flatten(1).t(), of_logits, out=of_vectors)
-        of_frozen.zero_()
+        of_frozen.fill_(1)  # a frozen parameter has a gradient, too
 
 
 def test_network_of_a_user_with_an_explicit_pass_has_the_gradients_of_autograd() -> None:

@@ -84,7 +84,7 @@ class CrossPass:
         firsts = self._values[0][0]
         firsts.copy_(vectors.flatten(1))
         for number, (down, up) in enumerate(self._layers):
-            values, narrow, factors = (each for each in self._values[number])
+            values, narrow, factors = self._values[number]
             down.forward(values, narrow)
             up.forward(narrow, factors)
             last = number + 1 == len(self._layers)
@@ -98,7 +98,7 @@ class CrossPass:
         )
         of_firsts.zero_()
         for number, (down, up) in reversed([*enumerate(self._layers)]):
-            values, narrow, factors = (each for each in self._values[number])
+            values, narrow, factors = self._values[number]
             # x_{l+1} = x_0 * u_l + x_l with u_l = W V x_l + b
             torch.mul(gradient, firsts, out=of_factors)
             of_firsts.addcmul_(gradient, factors)

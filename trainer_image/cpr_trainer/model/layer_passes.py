@@ -32,7 +32,7 @@ class Workspace:
 
 
 class LinearPass:
-    """The products of a linear layer, y = x W^T + b, with x [b, width], and of its gradients.
+    """The products of a linear layer, y = x W^T + b, with x [n, width], and of its gradients.
 
     width: `layer.in_features`, or with `padded` the next multiple of `_ALIGNED`. In the place of the first extra value
     x has a 1 and W the bias, so that the products include the bias and its gradient; all other extra values are 0.
@@ -68,11 +68,11 @@ class LinearPass:
         values[:, self.inputs + 1 :].zero_()
 
     def forward(self, values: Tensor, out: Tensor) -> None:
-        """Write y, [b, outputs], for x."""
+        """Write y, [n, outputs], for x."""
         torch.ops.aten.linear.out(values, self._weight, self._bias, out=out)
 
     def to_inputs(self, gradient: Tensor, out: Tensor) -> None:
-        """Write the gradient of x, [b, width], from that of y; its extra columns are meaningless."""
+        """Write the gradient of x, [n, width], from that of y; its extra columns are meaningless."""
         torch.mm(gradient, self._weight, out=out)
 
     def to_parameters(self, values: Tensor, gradient: Tensor, of_weight: Tensor, of_bias: Tensor | None = None) -> None:
@@ -92,13 +92,7 @@ class LinearPass:
 class MlpPass:
     """Linear layers with ReLU between them, and behind the last one if the network ends in it."""
 
-    def __init__(
-        self,
-        network: nn.Sequential,
-        workspace: Workspace,
-        name: str,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, network: nn.Sequential, workspace: Workspace, name: str, dtype: torch.dtype) -> None:
         self._layers = [LinearPass(each, dtype, padded=True) for each in network if isinstance(each, nn.Linear)]
         self._ends_in_relu = isinstance(network[-1], nn.ReLU)
         self._workspace, self._name, self._dtype = workspace, name, dtype

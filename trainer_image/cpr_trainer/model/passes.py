@@ -33,8 +33,8 @@ class Passed:
 class Pass(Protocol):
     """Computes a network and its gradients for n samples. Raises ModelError.
 
-    spare: the places before each sample's vectors that a tensor of embeddings
-    [n, spare + T, D] has for values of the pass; other forms of embeddings have none.
+    spare: the places before each sample's vectors that a tensor of embeddings [n, spare + T, D] has for values of the
+    pass; other forms of embeddings have none.
     """
 
     spare: int
@@ -167,4 +167,7 @@ class _OwnPass:
             of_logits = torch.zeros_like(logits)
         with calls(self._network, "gradients of its explicit pass"):
             self._own.gradients(of_logits, of_embeddings, self._of_parameters)
+        for parameter, gradient in zip(self._network.parameters(), self._of_parameters, strict=True):
+            if not parameter.requires_grad:
+                gradient.zero_()  # it is not trained
         return Passed(logits.detach(), float(loss.detach()))
