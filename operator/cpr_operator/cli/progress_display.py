@@ -90,10 +90,11 @@ class LiveProgress:
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
+        self._is_terminal = console.is_terminal
 
     def show(self, state: ProgressState) -> None:
         """Redraw the table. Raises OSError if the terminal is closed."""
-        if not self._live.console.is_terminal:  # rich would draw nothing more until the end
+        if self._is_terminal and not self._live.console.is_terminal:  # rich would draw nothing more until the end
             raise OSError(errno.EIO, "the terminal is closed")
         self._live.update(frame(state), refresh=True)
 
