@@ -71,11 +71,8 @@ class Servers:
 
 def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
     """Train all steps as trainer `rank`."""
-    replica, servers = (
-        DenseReplica(job.model, job.data.seed, precision=job.precision, explicit=False),
-        Servers(placement),
-    )
-    workers = ComputeWorkers(job.workers)
+    replica = DenseReplica(job.model, job.data.seed, precision=job.precision, explicit=False)
+    servers, workers = Servers(placement), ComputeWorkers(job.workers)
     batches = open_batches(job, rank, job.trainers)
     with closing(open_trace(rank)) as trace, Feed(batches, placement, split=False) as feed:
         while (prepared := feed.take()) is not None:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.model import CrossSpec, FeatureSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.embedding.access import Embeddings, map_embeddings, tensors_of
 from cpr_trainer.embedding.bags import FeatureLayout
-from cpr_trainer.embedding.feature_vectors import Features
+from cpr_trainer.embedding.feature_vectors import Embeddings, Features, map_embeddings, tensors_of
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.dlrm_pass import DlrmPass

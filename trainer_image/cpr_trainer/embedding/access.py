@@ -18,15 +18,12 @@ from torch.nn.functional import embedding_bag
 from cpr_trainer.arrays import Ints
 from cpr_trainer.embedding.bags import Bags, FeatureLayout
 from cpr_trainer.embedding.dynamic.pages import digits_of, first_of_runs, settle
-from cpr_trainer.embedding.feature_vectors import Features, Jagged
+from cpr_trainer.embedding.feature_vectors import Embeddings, Features, Jagged
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.unique_rows import UniqueRows
 
 #: Vectors of unique rows, or their gradients: [u, D]; of several bands one for each, [u_b, D_b].
 Rows = Tensor | tuple[Tensor, ...]
-#: A vector for each bag, as a network takes them: [n, T, D]; of several dims one tensor for each table, [n, D_t]; or
-#: the features that a model states.
-Embeddings = Tensor | tuple[Tensor, ...] | Features
 
 _INT32_MAX = 2**31 - 1
 #: Among more keys, 31 bits of table and key are often those of two keys.
@@ -277,25 +274,6 @@ def single_tensor(values: Embeddings) -> Tensor:
 def map_rows(change: Callable[[Tensor], Tensor], values: Rows) -> Rows:
     """Return a tensor, or each of some, changed."""
     return tuple(map(change, values)) if isinstance(values, tuple) else change(values)
-
-
-def tensors_of(embeddings: Embeddings) -> tuple[Tensor, ...]:
-    """Return the tensors of embeddings."""
-    if isinstance(embeddings, Features):
-        return embeddings.tensors
-    return embeddings if isinstance(embeddings, tuple) else (embeddings,)
-
-
-def map_embeddings(change: Callable[[Tensor], Tensor], embeddings: Embeddings) -> Embeddings:
-    """Return embeddings with each tensor changed."""
-    return embeddings.map(change) if isinstance(embeddings, Features) else map_rows(change, embeddings)
-
-
-def part_of(embeddings: Embeddings, samples: slice) -> Embeddings:
-    """Return the embeddings of some samples that follow each other; no copies."""
-    if isinstance(embeddings, Features):
-        return embeddings.part(samples)
-    return map_rows(lambda values: values[samples], embeddings)
 
 
 def _access_of_band(placement: Placement, band: int, ids: Ints | Bags, tables: Ints) -> Access:

@@ -1,4 +1,4 @@
-"""The features of a model as its network gets them: by name, one vector a sample, or a sequence of them."""
+"""Embeddings as a network gets them: by table, or the features of a model by name, as vectors or sequences of them."""
 
 from __future__ import annotations
 
@@ -116,3 +116,29 @@ class Features(Mapping[str, Tensor | Jagged]):
         """Return some samples that follow each other."""
         sequences = [[each.part(samples) for each in of_band] for of_band in self.sequences]
         return Features(self.layout, [block[samples] for block in self.pooled], sequences)
+
+
+#: A vector for each bag, as a network takes them: [n, T, D]; of several dims one tensor for each table, [n, D_t]; or
+#: the features that a model states.
+Embeddings = Tensor | tuple[Tensor, ...] | Features
+
+
+def tensors_of(embeddings: Embeddings) -> tuple[Tensor, ...]:
+    """Return the tensors of embeddings."""
+    if isinstance(embeddings, Features):
+        return embeddings.tensors
+    return embeddings if isinstance(embeddings, tuple) else (embeddings,)
+
+
+def map_embeddings(change: Callable[[Tensor], Tensor], embeddings: Embeddings) -> Embeddings:
+    """Return embeddings with each tensor changed."""
+    if isinstance(embeddings, Features):
+        return embeddings.map(change)
+    return tuple(map(change, embeddings)) if isinstance(embeddings, tuple) else change(embeddings)
+
+
+def part_of(embeddings: Embeddings, samples: slice) -> Embeddings:
+    """Return the embeddings of some samples that follow each other; no copies."""
+    if isinstance(embeddings, Features):
+        return embeddings.part(samples)
+    return map_embeddings(lambda values: values[samples], embeddings)

@@ -16,10 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.model import CrossSpec, ModelSpec
-from cpr_trainer.embedding.feature_vectors import Features
-
-#: A network's embeddings, see `cpr_trainer.embedding.access`.
-Embedded = Tensor | tuple[Tensor, ...] | Features
+from cpr_trainer.embedding.feature_vectors import Embeddings, Features
 
 
 def pair_numbers(vectors: int) -> Tensor:
@@ -128,7 +125,7 @@ class Dlrm(nn.Module):
     _below: Tensor
     _numbers: Tensor
 
-    def forward(self, dense: Tensor, embeddings: Embedded) -> Tensor:
+    def forward(self, dense: Tensor, embeddings: Embeddings) -> Tensor:
         """Return logits, float32 [n].
 
         dense: float32 [n, N]. embeddings: float32 [n, T, D], one vector for each table; of several dims [n, D_t] for
@@ -140,7 +137,7 @@ class Dlrm(nn.Module):
         """Return the output of the bottom network for the numbers, [n, D]."""
         return cast(Tensor, self.bottom(dense))
 
-    def with_embeddings(self, summary: Tensor, embeddings: Embedded) -> Tensor:
+    def with_embeddings(self, summary: Tensor, embeddings: Embeddings) -> Tensor:
         """Return logits, float32 [n], from the result of `before_embeddings`, [n, D], and embeddings."""
         if isinstance(embeddings, Features):
             one_block = len(embeddings.pooled) == 1 and not self.projections

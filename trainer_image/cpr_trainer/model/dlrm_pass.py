@@ -9,8 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from cpr_trainer.embedding.access import Embeddings
-from cpr_trainer.embedding.feature_vectors import Features
+from cpr_trainer.embedding.feature_vectors import Embeddings, Features
 from cpr_trainer.model.dlrm import Dlrm, LowRankCross, pair_numbers
 from cpr_trainer.model.layer_passes import LinearPass, MlpPass, Workspace
 

@@ -12,7 +12,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from cpr_trainer.embedding.access import Embeddings, tensors_of
+from cpr_trainer.embedding.feature_vectors import Embeddings, tensors_of
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.dlrm_pass import DlrmPass

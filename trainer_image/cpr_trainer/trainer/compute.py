@@ -19,16 +19,8 @@ import torch
 from torch import Tensor
 
 from cpr_trainer.data.dataset import Batch
-from cpr_trainer.embedding.access import (
-    Access,
-    AnyAccess,
-    Embeddings,
-    Rows,
-    map_embeddings,
-    map_rows,
-    part_of,
-    tensors_of,
-)
+from cpr_trainer.embedding.access import Access, AnyAccess, Rows, map_rows
+from cpr_trainer.embedding.feature_vectors import Embeddings, map_embeddings, part_of, tensors_of
 from cpr_trainer.errors import DivergedError
 from cpr_trainer.model.entrypoint import loss_share, set_training
 from cpr_trainer.model.passes import Pass
