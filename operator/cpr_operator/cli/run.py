@@ -45,7 +45,8 @@ RUNS = Path("cprjob-runs")
 #: The job of a local run stays in its folder until the user deletes the folder: its model is yet to be exported. No
 #: other cluster runs it.
 LOCAL_FIELDS = {"ttlSecondsAfterFinished": None, "managedBy": None}
-POLL_S = 0.2
+#: Seconds between two looks at a job whose status stays the same, and while kills wait for their sample.
+POLL_S, KILLS_POLL_S = 1.0, 0.2
 REPORT_DEADLINE_S = 1.0
 #: Seconds to wait after a pod's change, so that several changes share a pass.
 DEBOUNCE_S = 0.05
@@ -197,7 +198,7 @@ def _interrupts(monitor: RunMonitor) -> Iterator[None]:
 
 
 class RunMonitor:
-    """Polls a job several times a second until the run is over, and kills members when due.
+    """Follows a job until the run is over, and kills members when due.
 
     `throughput` is that of the whole run so far. `interrupted` is true once the
     user, or the closed output, has suspended the job.
@@ -209,14 +210,16 @@ class RunMonitor:
         self._kills = kills
         self._progress = ClosableProgress(console, self.suspend)
         self._start = time.monotonic()
-        self.interrupted = False
-        self._abandoned = asyncio.Event()
+        self.interrupted = self._abandoned = False
+        self._wake = asyncio.Event()
+        cluster.on_status(self._wake.set)
         self.throughput = Throughput()
 
     def interrupt(self) -> None:
         """Handle Ctrl-C and SIGTERM: the first suspends the job, which saves everything; the next stops at once."""
         if self.interrupted:
-            self._abandoned.set()
+            self._abandoned = True
+            self._wake.set()
         self.suspend()
 
     def suspend(self) -> None:
@@ -236,6 +239,7 @@ class RunMonitor:
         shown = 0
         with contextlib.closing(self._progress):
             while True:
+                self._wake.clear()  # before the job is read, so that no later status is missed
                 job = await self._cluster.get_job(self._job.namespace, self._job.name)
                 status = Status.model_validate(job.status)
                 leader = await self._leader_report(status, await self._cluster.list_pods(job))
@@ -252,7 +256,8 @@ class RunMonitor:
                 if ended and not unpublished and not publishes(await self._cluster.list_pods(job)):
                     return status
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._abandoned.wait(), POLL_S)
+                    await asyncio.wait_for(self._wake.wait(), KILLS_POLL_S if self._kills else POLL_S)
+                if self._abandoned:
                     return status
 
     async def _leader_report(self, status: Status, pods: tuple[PodView, ...]) -> TrainerReport | None:

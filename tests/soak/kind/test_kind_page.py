@@ -31,6 +31,8 @@ from support.terminal import Terminal
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "kind.md"
 NAME = "cprjob"
+#: kube-proxy fails on some nodes with fewer instances of inotify.
+LEAST_INSTANCES = 512
 STABLE, *OTHERS = f"{NAME}-worker", f"{NAME}-worker2", f"{NAME}-worker3"
 
 pytestmark = pytest.mark.timeout(840, func_only=True)
@@ -81,6 +83,8 @@ def laptop(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         pytest.skip("docs/kind.md is about kind, and the test cluster here is made of plain processes")
     kubeconfig = tmp_path_factory.mktemp("laptop") / "kubeconfig"
     environment = {**cluster.kubectl.environment, "KUBECONFIG": str(kubeconfig)}
+    instances = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    assert instances >= LEAST_INSTANCES, f"set fs.inotify.max_user_instances to {LEAST_INSTANCES}, for eight nodes"
     if NAME in output(environment, "kind", "get", "clusters"):
         pytest.skip(f"there is a kind cluster {NAME} already, which the page would delete")
     try:

@@ -26,15 +26,15 @@ ROWS, DIMS = (50, 30, 12), (4, 2, 7)
 Pair = tuple[ShardThread, ShardThread]
 
 
-def job_of(precision: Precision = "fp32") -> JobSpec:
-    job = with_precisions(with_dims(small_job(Path("unused"), shards=2, rows=ROWS), *DIMS), "fp32", "fp32", "bf16")
+def job_of(precision: Precision, *of_tables: Precision) -> JobSpec:
+    job = with_precisions(with_dims(small_job(Path("unused"), shards=2, rows=ROWS), *DIMS), *of_tables)
     sgd = replace(job.model.sparse_optimizer, kind="SGD")
     return replace(job, precision=precision, model=replace(job.model, sparse_optimizer=sgd))
 
 
-@pytest.fixture(params=["fp32", "bf16"])
+@pytest.fixture(params=[("fp32", "fp32", "fp32", "bf16"), ("bf16", "fp32", "fp32", "bf16"), ("fp32", "bf16")])
 def job(request: pytest.FixtureRequest) -> JobSpec:
-    return job_of(request.param)
+    return job_of(*request.param)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def first_values(job: JobSpec, rows: UniqueRows) -> tuple[np.ndarray, ...]:
         values = np.concatenate(
             [initial_rows(job.model, 7, t, np.array([r])) for t, r in zip(tables, mine, strict=True)]
         )
-        found.append(narrow(values) if job.precision == "bf16" else values)
+        found.append(narrow(values) if "bf16" in {job.precision, job.model.tables[0].precision} else values)
     return tuple(found)
 
 

@@ -16,18 +16,22 @@ from cpr_contract.choices import Precision
 from cpr_contract.model import DynamicSpec, TableSpec
 from cpr_contract.spec import JobSpec
 from cpr_trainer.embedding.access import find_access
+from cpr_trainer.embedding.bfloat16 import converted
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.encoding import Encoding, RowNames
 from cpr_trainer.exchange.frames import FrameError
 from support.shard_job import small_job
 
-PLAIN = Encoding(8, "fp32")
-SHORT = Encoding(4, "bf16")
+PLAIN = Encoding(8, "fp32", "fp32")
+SHORT = Encoding(4, "bf16", "bf16")
 
 
-def job_of(*rows: int, precision: Precision = "fp32") -> JobSpec:
+def job_of(*rows: int, precision: Precision = "fp32", of_tables: tuple[Precision, ...] = ()) -> JobSpec:
     job = small_job(Path("unused"))
-    tables = tuple(TableSpec(f"t{place}", count) for place, count in enumerate(rows))
+    tables = tuple(
+        TableSpec(f"t{place}", count, precision=of_tables[place] if of_tables else "fp32")
+        for place, count in enumerate(rows)
+    )
     return replace(job, model=replace(job.model, tables=tables), precision=precision)
 
 
@@ -38,7 +42,7 @@ def test_row_numbers_take_four_bytes_if_all_rows_of_the_job_fit(
     rows: tuple[int, ...], number_bytes: Literal[4, 8]
 ) -> None:
     encoding = Encoding.of(job_of(*rows))
-    assert encoding == Encoding(number_bytes, "fp32")
+    assert encoding == Encoding(number_bytes, "fp32", "fp32")
     last = np.array([0, sum(rows) - 1], np.int64)
     assert encoding.unpack_numbers(encoding.pack_numbers(last).data.cast("B"), 2).tolist() == last.tolist()
 
@@ -47,17 +51,24 @@ def test_values_travel_in_the_precision_of_the_job() -> None:
     assert Encoding.of(job_of(10, precision="bf16")) == SHORT
 
 
+@pytest.mark.parametrize(
+    ("of_tables", "vectors"), [(("bf16", "bf16"), "bf16"), (("bf16", "fp32"), "fp32"), (("fp32", "fp32"), "fp32")]
+)
+def test_vectors_travel_in_two_bytes_if_all_rows_have_two(of_tables: tuple[Precision, ...], vectors: Precision) -> None:
+    assert Encoding.of(job_of(10, 5, of_tables=of_tables)) == Encoding(4, vectors, "fp32")
+
+
 @pytest.mark.parametrize("encoding", [PLAIN, SHORT])
-def test_values_are_read_as_they_were_packed(encoding: Encoding) -> None:
+def test_gradients_are_read_as_they_were_packed(encoding: Encoding) -> None:
     values = np.array([[1.0, -2.5], [3e-9, 7.0], [0.0, -1e30]], np.float32)
-    found = encoding.unpack_values(encoding.pack_values(values).data.cast("B")).reshape(3, 2)
+    packed = converted(values, encoding.gradient_type)
+    found = encoding.unpack_gradients(packed.data.cast("B")).reshape(3, 2)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, values, rtol=0 if encoding is PLAIN else 2**-8, atol=0)
 
 
-def test_empty_push_is_packed_and_read() -> None:
-    assert SHORT.pack_values(np.empty((0, 4), np.float32)).nbytes == 0
-    assert SHORT.unpack_values(memoryview(b"")).shape == (0,)
+def test_empty_push_is_read() -> None:
+    assert SHORT.unpack_gradients(memoryview(b"")).shape == (0,)
 
 
 def dynamic_job(*, shards: int) -> JobSpec:
@@ -109,4 +120,4 @@ def test_rows_with_keys_are_read_as_they_were_packed(ids: list[tuple[int, ...]],
 
 def test_float32_is_packed_without_a_copy() -> None:
     values = np.ones((2, 3), np.float32)
-    assert PLAIN.pack_values(values) is values
+    assert converted(values, PLAIN.vector_type) is values

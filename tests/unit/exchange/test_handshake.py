@@ -92,7 +92,7 @@ def test_noise_is_no_handshake(noise: bytes) -> None:
 
 
 def test_other_packing_of_rows_is_refused_by_either_side() -> None:
-    wide, narrow = Encoding(8, "fp32"), Encoding(4, "bf16")
+    wide, narrow = Encoding(8, "fp32", "fp32"), Encoding(4, "bf16", "bf16")
     shard = Responder(KEY, SHARD, b"b" * 16, wide)
     with pytest.raises(HandshakeError, match=r"rows are packed as .*bf16.* there, and as .*fp32.* here"):
         shard.challenge(Initiator(KEY, TRAINER, SHARD, b"a" * 16, narrow).hello)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from cpr_contract.choices import Precision
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Floats, Ints, Values
-from cpr_trainer.embedding.bfloat16 import DTYPES, as_floats, converted
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.embedding.bfloat16 import DTYPES, as_floats
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.unique_rows import UniqueRows
 from cpr_trainer.exchange.frames import FrameError
@@ -24,21 +24,31 @@ _KEY_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Row numbers of `number_bytes`, little-endian; values as float32, or as bfloat16 rounded to nearest."""
+    """Row numbers of `number_bytes`, little-endian; vectors and gradients as float32, or as bfloat16."""
 
     number_bytes: Literal[4, 8]
-    values: Precision
+    vectors: Precision
+    gradients: Precision
 
     @classmethod
     def of(cls, job: JobSpec) -> Self:
-        """Return the encoding of a job: four bytes for numbers if all fit, and values in its precision."""
+        """Return the encoding of a job: four bytes for numbers if all fit, and values in its precision.
+
+        Vectors of tables that all are in bfloat16 are exact in it, whatever the job's precision is.
+        """
         rows = sum(table.rows for table in job.model.tables)
-        return cls(4 if rows <= _INT32_ROWS else 8, job.precision)
+        halves = all(table.precision == "bf16" for table in job.model.tables)
+        return cls(4 if rows <= _INT32_ROWS else 8, "bf16" if halves else job.precision, job.precision)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """The wire type of values: float32, or uint16 for the bits of a bfloat16."""
-        return np.dtype(DTYPES[self.values])
+    def vector_type(self) -> np.dtype[Any]:
+        """The wire type of vectors: float32, or uint16 for the bits of a bfloat16."""
+        return np.dtype(DTYPES[self.vectors])
+
+    @property
+    def gradient_type(self) -> np.dtype[Any]:
+        """The wire type of gradients, as that of vectors."""
+        return np.dtype(DTYPES[self.gradients])
 
     def pack_numbers(self, numbers: Ints) -> NDArray[Any]:
         """Return row numbers, int64 [k], in their wire type."""
@@ -48,13 +58,9 @@ class Encoding:
         """Return the row numbers, int64 [count], that a payload begins with."""
         return np.frombuffer(payload, self._integer, count).astype(np.int64, copy=False)
 
-    def pack_values(self, values: Values) -> Values:
-        """Return values [k, D], float32 or bfloat16, in their wire type; copies only to convert."""
-        return converted(values, self.dtype)
-
-    def unpack_values(self, payload: memoryview) -> Floats:
-        """Return the values in a payload without its row names, float32 [v], read-only."""
-        return as_floats(np.frombuffer(payload, self.dtype))
+    def unpack_gradients(self, payload: memoryview) -> Floats:
+        """Return the gradients in a payload without its row names, float32 [v], read-only."""
+        return as_floats(np.frombuffer(payload, self.gradient_type))
 
     @property
     def _integer(self) -> type[np.signedinteger[Any]]:

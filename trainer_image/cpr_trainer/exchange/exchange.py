@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints, Values
+from cpr_trainer.embedding.bfloat16 import converted
 from cpr_trainer.embedding.memory import ResumeFile
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.embedding.segments import Seeding
@@ -115,7 +116,7 @@ class Exchange(LinkStates):
     def empty_vectors(self, rows: UniqueRows) -> Values:
         """Return an empty array for the vectors of these rows, [u, D], or [v] of several dims, in their wire type."""
         shape = (len(rows), *self._dims) if len(self._dims) == 1 else rows.extents(self._dims)[-1]
-        return np.empty(shape, self._session.encoding.dtype)
+        return np.empty(shape, self._session.encoding.vector_type)
 
     def by_band(self, rows: UniqueRows, vectors: Values) -> tuple[Values, ...]:
         """Split the vectors of a lookup by band, [u_b, D_b] each, in the order of its rows.
@@ -175,10 +176,9 @@ class Exchange(LinkStates):
         ShardsUnavailableError; then call it again. The latter means that an unavailable shard has an acknowledgement to
         send, or may need a push that would be dropped for this one.
         """
-        encoding = self._session.encoding
         names, ends = self._pack(rows)
         bands = gradients if isinstance(gradients, tuple) else (gradients,)
-        values = [encoding.pack_values(each) for each in bands]
+        values = [converted(each, self._session.encoding.gradient_type) for each in bands]
         # For each band of tables, where the gradients of each shard end.
         parts = [
             tuple(accumulate((cell.stop - cell.start for cell in rows.cells(band)), initial=0))
@@ -377,7 +377,7 @@ class Exchange(LinkStates):
         """Return the first values of rows on a shard, [v]."""
         cells = (rows.numbers[rows.cells(band)[shard]] for band in range(rows.bands))
         found = [self._seeding.values(*self._placement.tables_of(numbers)).ravel() for numbers in cells if len(numbers)]
-        return self._session.encoding.pack_values(np.concatenate(found))
+        return converted(np.concatenate(found), self._session.encoding.vector_type)
 
     def _send_remaining(self) -> None:
         """Have the thread send what the sockets did not take at once."""

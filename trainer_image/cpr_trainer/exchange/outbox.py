@@ -231,7 +231,7 @@ class BlockLayout:
         ends = head[_OF_RING + 1 : _OF_RING + 1 + shards * (1 + bands)].reshape(1 + bands, shards).tolist()
         names = block.read((ends[0][-1],), self.names.dtype)
         values = [
-            block.read((of_band[-1], dim), self.names.encoding.dtype)
+            block.read((of_band[-1], dim), self.names.encoding.gradient_type)
             for of_band, dim in zip(ends[1:], self.dims, strict=True)
         ]
         step, generation = head[_OF_RING - 1 : _OF_RING + 1].tolist()

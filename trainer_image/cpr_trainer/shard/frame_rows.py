@@ -41,7 +41,7 @@ class FrameRows:
     @property
     def largest_push_bytes(self) -> int:
         """The payload of a push of all rows."""
-        value_bytes = self._names.encoding.dtype.itemsize
+        value_bytes = self._names.encoding.gradient_type.itemsize
         return self._names.most_bytes(len(self._arena)) + self._arena.values * value_bytes
 
     def find(self, frame: Frame) -> NamedRows:
@@ -64,11 +64,11 @@ class FrameRows:
         if not is_lookup:
             of_keys = (len(each) * band.dim for band, each in zip(self._dynamic, rows.keys, strict=True))
             values = self._arena.values_in(rows.slots) + sum(of_keys)
-        if len(rest) != values * self._names.encoding.dtype.itemsize:
+        if len(rest) != values * self._names.encoding.gradient_type.itemsize:
             raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
         if stays:
             self._looked_up[header.rank] = own, header.count, rows
-        return replace(rows, values=self._names.encoding.unpack_values(rest))
+        return replace(rows, values=self._names.encoding.unpack_gradients(rest))
 
     def _locate(self, payload: memoryview, count: int) -> tuple[NamedRows, memoryview]:
         """Return the `count` rows that a payload begins with, without values, and the rest of it. Raises FrameError."""

@@ -17,6 +17,7 @@ from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.embedding.arena import Arena
+from cpr_trainer.embedding.bfloat16 import converted
 from cpr_trainer.embedding.dynamic.rows import dynamic_rows
 from cpr_trainer.embedding.placement import Placement
 from cpr_trainer.exchange.encoding import Encoding
@@ -246,7 +247,7 @@ class Service:
         found = [*self.arena.read(rows.slots)]
         for band, keys in zip(self.dynamic, rows.keys, strict=True):
             found[band.band] = band.read(keys, frame.header.step)
-        vectors = [self.encoding.pack_values(each) for each in found]
+        vectors = [converted(each, self.encoding.vector_type) for each in found]
         self.trace.lap("look up")
         header = frame.header
         ticket, count, size_bytes = header.ticket, header.count, sum(each.nbytes for each in vectors)

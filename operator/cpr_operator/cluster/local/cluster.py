@@ -60,6 +60,7 @@ class LocalCluster:
         self._ports = PortBlocks(rng)
         self._environment = environment
         self._subscribers: list[Callable[[], None]] = []
+        self._status_subscribers: list[Callable[[], None]] = []
         self._lock = _lock(workdir)
         self._jobs = ObjectFiles(workdir / "jobs")
         self._pods: dict[tuple[str, str], LocalPod] = {}
@@ -96,6 +97,10 @@ class LocalCluster:
         """Call `changed` whenever a pod or a spec changes, as a watch would."""
         self._subscribers.append(changed)
 
+    def on_status(self, written: Callable[[], None]) -> None:
+        """Call `written` whenever the status of a job is written."""
+        self._status_subscribers.append(written)
+
     def signal_pod(self, namespace: str, name: str, number: signal.Signals, *, whole: bool = True) -> bool:
         """Send a signal to a pod's processes, or only to the one that its supervisor forked; False if there is none.
 
@@ -123,7 +128,10 @@ class LocalCluster:
         )
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
-        return job_view(self._jobs.replace({**self._as_read(job), "status": dict(status)}))
+        written = job_view(self._jobs.replace({**self._as_read(job), "status": dict(status)}))
+        for notify in self._status_subscribers:
+            notify()
+        return written
 
     async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
         stored = self._as_read(job)

@@ -1,6 +1,6 @@
 """Runs a pod's command so that it dies with the process that started it. A script, not a module of the package.
 
-    python -I -S launch.py PARENT_PID COMMAND [ARGUMENT...]
+    python -I -S launch.py PARENT_PID NICENESS COMMAND [ARGUMENT...]
 
 The kernel sends SIGKILL when the parent ends (Linux' PR_SET_PDEATHSIG, which survives exec); elsewhere a pod
 outlives a parent that was killed. Only the standard library's smallest parts are imported: this runs once per pod.
@@ -16,8 +16,9 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def main(parent: int, command: list[str]) -> None:
-    """Become `command`; return only if the parent has ended already."""
+def main(parent: int, niceness: int, command: list[str]) -> None:
+    """Become `command` with a niceness; return only if the parent has ended already."""
+    os.nice(niceness)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == parent:  # else it ended before the call
@@ -25,4 +26,4 @@ def main(parent: int, command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -26,6 +26,9 @@ SHELL_SIGNAL_BASE = 128
 TRAINER_IMAGE = (sys.executable, "-m", "cpr_trainer")
 NODE = "local"
 DEFAULT_GRACE_S = 30
+#: The niceness of pods that do not train: on one machine they would take processor time from the members. On a cluster
+#: they have requests of their own.
+_NICENESS = {env.ROLE_PUBLISHER: 10}
 #: Seconds between two attempts to start a pod.
 RETRY_S = 2.0
 
@@ -37,9 +40,11 @@ class PodProcess:
         self._process = process
 
     @classmethod
-    async def start(cls, command: tuple[str, ...], environment: Mapping[str, str], log: Path) -> PodProcess:
+    async def start(
+        cls, command: tuple[str, ...], environment: Mapping[str, str], log: Path, niceness: int = 0
+    ) -> PodProcess:
         """Start `command` (an absolute path and its arguments) with exactly this environment. Raises OSError."""
-        launcher = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()))
+        launcher = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(niceness))
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *launcher,
@@ -163,7 +168,7 @@ class LocalPod:
         variables = {**environment, **self._folder.environment(self.object)}
         main = main_container(self.object)
         command = (*main.get("command", TRAINER_IMAGE), *main.get("args", ()))
-        self._process = await PodProcess.start(command, variables, self._folder.log)
+        self._process = await PodProcess.start(command, variables, self._folder.log, _NICENESS.get(self.view.role, 0))
         self._folder.write_annotations(self.object)  # they may have changed in the meantime
         self.object["spec"]["nodeName"] = NODE
         self._report("Running", {"running": {}}, podIP=LOOPBACK)
