@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import subprocess
@@ -33,6 +34,8 @@ print(os.environ["CPR_ADDRESS"], os.environ["CPR_PORT_BASE"], flush=True)
 time.sleep(600)
 """
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+#: The file with the niceness of a session, where the kernel has it: `/autogroup-7 nice 0`.
+AUTOGROUPS = [path for path in ("/proc/self/autogroup",) if Path(path).exists()]
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
 
 
@@ -109,6 +112,21 @@ async def test_a_running_pod_has_an_address_and_ports_of_its_own(cluster: LocalC
     await until(lambda: all(log(tmp_path, pod).endswith("\n") for pod in pods))
     assert {log(tmp_path, pod) for pod in pods} == {f"127.0.0.1 {pod.port_base}\n" for pod in pods}
     assert abs(pods[0].port_base - pods[1].port_base) >= 3
+
+
+@pytest.mark.parametrize(("role", "yields"), [(env.ROLE_TRAINER, 0), (env.ROLE_SHARD, 0), (env.ROLE_PUBLISHER, 10)])
+async def test_publisher_yields_the_processors_to_members(
+    cluster: LocalCluster, tmp_path: Path, role: str, yields: int
+) -> None:
+    job = cluster.create_job(document("nice"))
+    pod = manifest(
+        job, f"import os, pathlib; print(os.nice(0), *(pathlib.Path(each).read_text() for each in {AUTOGROUPS!r}))"
+    )
+    pod["metadata"]["labels"][env.LABEL_ROLE] = role
+    await cluster.create_pod(pod)
+    niceness, *of_autogroup = log(tmp_path, await until_pod(cluster, job, ended)).split()
+    assert int(niceness) == os.nice(0) + yields
+    assert of_autogroup[2:] == [str(yields)] * len(AUTOGROUPS)
 
 
 async def test_exit_code_and_termination_message_are_kept_until_the_pod_is_deleted(cluster: LocalCluster) -> None:

@@ -16,9 +16,21 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
+def _yield_processors(niceness: int) -> None:
+    os.nice(niceness)
+    try:
+        # The kernel may share processors out by sessions first, of which each pod is one (sched(7)).
+        autogroup = os.open("/proc/self/autogroup", os.O_WRONLY)
+        os.write(autogroup, str(niceness).encode())
+        os.close(autogroup)
+    except OSError:  # it does not
+        pass
+
+
 def main(parent: int, niceness: int, command: list[str]) -> None:
     """Become `command` with a niceness; return only if the parent has ended already."""
-    os.nice(niceness)
+    if niceness:
+        _yield_processors(niceness)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == parent:  # else it ended before the call
