@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,11 +73,15 @@ def test_window_bounds_unacknowledged_pushes(exchange: Exchange, pair: Pair, row
     assert exchange.applied() == (3, 3)
 
 
-def test_heartbeats_carry_the_cut(exchange: Exchange, pair: Pair) -> None:
-    exchange.announce_cut(17)
-    for shard in pair:
-        progress = shard.progress
-        wait_for(lambda progress=progress: progress.cuts.pending == 17)
+def test_a_cut_is_announced_before_the_next_heartbeat(job: JobSpec, serve: Callable[..., ShardThread]) -> None:
+    shards = serve(0), serve(1)
+    with contextlib.closing(Exchange(job, 0, 1, KEY, 1000, clock=lambda: 0.0)) as exchange:
+        follow(exchange, *shards)
+        exchange.wait_ready(WAIT_S)
+        exchange.announce_cut(17)
+        for shard in shards:
+            progress = shard.progress
+            wait_for(lambda progress=progress: progress.cuts.pending == 17)
 
 
 def test_a_lookup_may_be_waited_for_again(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:

@@ -22,11 +22,12 @@ from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.embedding.arena import LocalRows
 from cpr_trainer.embedding.memory import OwnMemory
 from cpr_trainer.embedding.placement import Placement
+from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.shard.lifecycle import TERMINATED, Ending, Lifecycle
 from cpr_trainer.shard.resume import ShardControlBlock
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.status import Metrics
-from support.shard_fakes import WAIT_S, FakeRestorer, FakeWriter, committed
+from support.shard_fakes import WAIT_S, FakeClient, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 
 SAVE = SaveRef("the key", 4, 40)
@@ -183,6 +184,19 @@ def test_a_failed_save_is_a_problem_until_one_succeeds() -> None:
     assert harness.lifecycle.report(()).problem is None
     assert [*full, harness.service.store_full] == [True, False]
     assert harness.lifecycle.report(()).newest_save == SaveRef("the new key", 5, 50)
+
+
+def test_trainers_get_the_outcome_of_a_save_without_a_ping() -> None:
+    harness = Harness()
+    harness.answer(RESTORED, ShardState.READY)
+    trainer = FakeClient(harness.service, 0)
+    harness.service.joined(trainer)
+    save, before = harness.save(5), len(trainer.sent)
+    harness.post(committed(save))
+    later = harness.save(6)
+    harness.post(GivenUp(later, Problem("SaveOutrun", "too slow", "faster")))
+    reported = [header for header, _ in trainer.sent[before:] if header.operation is Operation.PONG]
+    assert [(each.saved_step, each.cut_step) for each in reported] == [(5, 0), (5, 6)]
 
 
 def test_save_abandoned_for_a_full_undo_log_is_reported_and_flushed_at_the_end() -> None:

@@ -27,7 +27,7 @@ from cpr_trainer.exchange.encoding import Encoding, RowNames
 from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.link_loop import LinkLoop, LinkStates
-from cpr_trainer.exchange.lookup import LinkState, PendingLookup, ShardsUnavailableError
+from cpr_trainer.exchange.lookup import CONNECTED, LinkState, PendingLookup, ShardsUnavailableError
 from cpr_trainer.exchange.outbox import STATE_WIDTH, BlockLayout, Push, last_run
 from cpr_trainer.exchange.pools import Spill
 from cpr_trainer.exchange.ring import Block, Ring, padded_bytes
@@ -276,9 +276,13 @@ class Exchange(LinkStates):
             return tuple(map(self._forgotten, self._loop.links))
 
     def announce_cut(self, cut_step: int) -> None:
-        """Announce the next cut (0: none) in all further frames, including the pings of about once a second."""
+        """Announce the next cut (0: none), at once and in all further frames."""
         with self._loop.changed:
-            self._session.cut_step = cut_step
+            changes, self._session.cut_step = cut_step != self._session.cut_step, cut_step
+            for link in self._loop.links if changes else ():  # a trainer that has stopped at the cut sends no push
+                if link.state in CONNECTED:
+                    link.ping()
+            self._send_remaining()
 
     def count(self, step: int, rows: UniqueRows) -> None:
         """Count the rows of a step that this trainer does not push, for each link that counts and lacks it."""

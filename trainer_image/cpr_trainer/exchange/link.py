@@ -216,7 +216,13 @@ class Link:
             self._drop(now, "it is unresponsive")
         elif joined and now >= self._next_ping:
             self._next_ping = now + min(PING_S, self._session.silence_s / 3)
-            self._ping()
+            self.ping()
+
+    def ping(self) -> None:
+        """Query whether the shard is ready, and announce the next cut and the last step of the replay; -1: unknown."""
+        known = self.state in _SERVED
+        last = self.pushes.last_step
+        self._send(self._session.header(Operation.PING, (self.applied if last is None else last) if known else -1))
 
     def on_writable(self, now: float) -> None:
         """Continue the handshake, and send queued bytes."""
@@ -368,15 +374,9 @@ class Link:
             if again := self.pushes.unacknowledged:
                 _LOG.info("shard %d is sent %d pushes again", self.peer.index, again)
             self.state = LinkState.REPLAYING
-            self._ping()  # announces the end of the replay before its start
+            self.ping()  # announces the end of the replay before its start
             self.send_commit()
         self.send_on()
-
-    def _ping(self) -> None:
-        """Query whether the shard is ready, and announce the last step of the replay; -1: not known yet."""
-        known = self.state in _SERVED
-        last = self.pushes.last_step
-        self._send(self._session.header(Operation.PING, (self.applied if last is None else last) if known else -1))
 
     def _place(self, header: Header) -> memoryview | None:
         lookup = self._lookups.get(header.ticket) if header.operation is Operation.VECTORS else None

@@ -314,6 +314,7 @@ class Lifecycle:
             self._service.newest_save = SaveRef(committed.saved.ref.key, draft.step, draft.samples)
             self._service.saved_steps = draft.applied
         self.persist()
+        self._service.answer_all()  # trainers that wait for the last cut send nothing
 
     def _on_given_up(self, given_up: GivenUp) -> None:
         self._saving.on_given_up(given_up)
@@ -330,3 +331,4 @@ class Lifecycle:
                 progress.dirty = True
                 self._service.given_up_step = draft.step
         self.persist()
+        self._service.answer_all()

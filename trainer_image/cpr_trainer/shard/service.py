@@ -99,8 +99,7 @@ class Service:
         for band in self.dynamic:
             band.reload()
         self.on_serving()
-        for client in self._clients:
-            client.send(self.answer(client.rank, progress.generation))
+        self.answer_all()
 
     def resume(self, progress: Progress, pushes: Sequence[Header]) -> None:
         """Continue after an earlier server. Its last `pushes` are in the rows; unless empty, not in the progress."""
@@ -117,6 +116,12 @@ class Service:
         for client in self._clients:
             client.backlog.clear()
             client.send(self._header(Operation.NOT_READY, client.rank))
+
+    def answer_all(self) -> None:
+        """Send all clients the present state, without a ping; nothing while no rows are served."""
+        if self.progress is not None:
+            for client in self._clients:
+                client.send(self.answer(client.rank, self.progress.generation))
 
     def joined(self, client: Client) -> None:
         """Add an authenticated trainer."""
