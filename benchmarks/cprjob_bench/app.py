@@ -12,7 +12,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from cpr_contract.choices import Bits, Precision, Strategy
+from cpr_contract.choices import Bits, Device, Precision, Strategy
 from cpr_operator.cli.command_options import ClusterOptions, on_cluster
 from cpr_operator.cli.console import err, out, reported_errors
 from cprjob_bench.options import RecoveryTier, RedundancyMode, SimulatePreset, TrainPreset
@@ -66,6 +66,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
         int | None, typer.Option(min=1, help="Compute threads per trainer. Default: measured before, as a job does.")
     ] = None,
     precision: Annotated[Precision, typer.Option(help="Precision of the dense network.")] = "fp32",
+    device: Annotated[Device, typer.Option(help="Device of the dense network, in all programs.")] = "cpu",
     repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per program.")] = 3,
     seconds: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,
     peer: Annotated[
@@ -91,6 +92,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
             json=json,
             baselines=tuple(peer or ()),
             encrypted=encrypted,
+            device=device,
         )
         bench_train(options, out, err, os.environ)
 

@@ -60,6 +60,30 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cprjob_bench.roles.worker_choice import run as choose_workers
 
             choose_workers(environ, options.to)
+        case "products":
+            with loading_torch(environ):
+                from cprjob_bench.roles.products import run as multiply
+
+            multiply(environ, sys.stdin, sys.stdout)
+        case "hold":
+            with loading_torch(environ):
+                from cprjob_bench.roles.follower_hold import measure as measure_holds
+
+            sys.stdout.write(
+                to_json(measure_holds(options.folder, options.mib, options.updates, options.changed)) + "\n"
+            )
+        case "gauge":
+            with loading_torch(environ):
+                from cprjob_bench.roles.gauge import run as gauge
+
+            gauge(sys.stdin, sys.stdout)
+        case _:
+            _run_without_torch(options, environ)
+    return ExitCode.OK
+
+
+def _run_without_torch(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    match options.role:
         case "clicks":
             from cprjob_bench.roles.freshness import write_backlog
 
@@ -76,27 +100,14 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 options.rows,
             )
             sys.stdout.write(to_json(found) + "\n")
-        case "hold":
-            with loading_torch(environ):
-                from cprjob_bench.roles.follower_hold import measure as measure_holds
-
-            sys.stdout.write(
-                to_json(measure_holds(options.folder, options.mib, options.updates, options.changed)) + "\n"
-            )
         case "samples":
             from cprjob_bench.roles.samples import run as write_samples
 
             write_samples(environ, options.rows, options.to)
-        case "sweep":
+        case _:
             from cprjob_bench.roles.samples import write_sweep
 
             write_sweep(options.rows, options.tables, options.to)
-        case _:
-            with loading_torch(environ):
-                from cprjob_bench.roles.gauge import run as gauge
-
-            gauge(sys.stdin, sys.stdout)
-    return ExitCode.OK
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     roles.add_parser("single", help="train the job in this process, without saves: the reference of bench train")
     workers = roles.add_parser("workers", help="measure the number of workers of the job's trainers")
     workers.add_argument("--to", required=True, type=Path, help="the file for their number")
+    roles.add_parser("products", help="time the matrix products of the job's network for each line of stdin, in ms")
     samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")
     samples.add_argument("--rows", required=True, type=int, help="number of samples")
     samples.add_argument("--to", required=True, type=Path, help="the file; .gz packs it")

@@ -22,7 +22,7 @@ from cpr_operator.cli.command_errors import TrialError
 from cprjob_bench.bench_documents import CLICK_USERS, Freshness, Holds
 from cprjob_bench.commands.bench_result import Result, bench_job, table
 from cprjob_bench.commands.killed_job import time_limit
-from cprjob_bench.commands.machine_load import open_gauge
+from cprjob_bench.commands.machine_load import open_meters
 from cprjob_bench.commands.systems import CprJob, JobRun, Run
 from cprjob_bench.commands.windows import Window, measure_alternately
 
@@ -196,8 +196,8 @@ async def _measure(
             os.link(data / f"clicks-{0:06d}.csv", data / f"clicks-{number:06d}.csv")
         jobs = {name: document(name, data, folder, publishes=name == PUBLISHED) for name in (PUBLISHED, UNPUBLISHED)}
         systems = [_Job(name, job, environment) for name, job in jobs.items()]
-        async with open_gauge(environment, folder / "gauge.txt") as gauge:
-            windows = await measure_alternately(systems, folder, options.repeats, options.window_s, gauge, _BATCH, err)
+        async with open_meters(environment, folder) as meters:
+            windows = await measure_alternately(systems, folder, options.repeats, options.window_s, meters, _BATCH, err)
         (folder / "hold").mkdir()
         sizes = ("--mib", options.mib, "--updates", _HOLD_UPDATES, "--changed", _HOLD_CHANGED)
         holds = from_json(Holds, await _run(environment, "hold", "--folder", folder / "hold", *sizes))

@@ -12,6 +12,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from cpr_contract import env
+from cpr_contract.codec import to_json
+from cpr_contract.spec import JobSpec
+from cpr_operator.cli.command_errors import TrialError
+from cpr_operator.cli.trainer_process import failure_message
+
+#: Roles of the processes that measure.
+GAUGE, PRODUCTS = "gauge", "products"
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STEAL = 8  # the number of the stolen time in /proc/stat
@@ -26,20 +34,22 @@ class Usage:
     rss_bytes: int
 
 
-class Gauge:
-    """A process that multiplies two matrices on request."""
+class Meter:
+    """A process that measures this machine on request."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, termination_file: Path, log: Path) -> None:
         self._process = process
+        self._termination_file = termination_file
+        self._log = log
 
-    async def gflops(self) -> float:
-        """Time the product, in GFLOP/s of float32. Raises RuntimeError if the process is gone."""
+    async def value(self) -> float:
+        """Measure, in the unit of the process's role. Raises TrialError if the process has ended."""
         assert self._process.stdin is not None  # noqa: S101 -- it was started with pipes
         assert self._process.stdout is not None  # noqa: S101 -- it was started with pipes
         self._process.stdin.write(b"\n")
         line = await self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the gauge ended")
+            raise TrialError(failure_message(self._termination_file, self._log, await self._process.wait()))
         return float(line)
 
 
@@ -65,19 +75,46 @@ def processor_s() -> tuple[float, float]:
     return sum(values[:_STEAL]) / _TICKS, values[_STEAL - 1] / _TICKS
 
 
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """The meters of a bench. gauge: GFLOP/s of a fixed product of float32.
+
+    products: ms of the products of a batch of the job (`cprjob_bench.roles.products`); None: not measured.
+    """
+
+    gauge: Meter
+    products: Meter | None = None
+
+
 @asynccontextmanager
-async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator[Gauge]:
-    """Run a gauge until the context ends. It uses no CPU time between measurements."""
+async def open_meters(
+    environment: Mapping[str, str], folder: Path, job: JobSpec | None = None
+) -> AsyncIterator[Meters]:
+    """Run a gauge, and the products of `job` if there is one, until the context ends. Their logs go to `folder`.
+
+    The processes use no CPU time between measurements.
+    """
+    async with _open_meter(GAUGE, environment, folder) as gauge:
+        if job is None:
+            yield Meters(gauge)
+            return
+        async with _open_meter(PRODUCTS, {**environment, env.SPEC: to_json(job)}, folder) as products:
+            yield Meters(gauge, products)
+
+
+@asynccontextmanager
+async def _open_meter(role: str, environment: Mapping[str, str], folder: Path) -> AsyncIterator[Meter]:
+    termination_file, log = folder / f"{role}-termination", folder / f"{role}.log"
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cprjob_bench", "gauge"),
+            *(sys.executable, "-m", "cprjob_bench", role),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            env=dict(environment),
+            env={**environment, env.TERMINATION_FILE: str(termination_file)},
         )
     try:
-        yield Gauge(process)
+        yield Meter(process, termination_file, log)
     finally:
         if process.returncode is None:
             process.kill()

@@ -17,7 +17,7 @@ from cpr_operator.cli.trainer_process import check_trainer_image
 from cprjob_bench.bench_documents import ModeMetrics, RedundancyDocument
 from cprjob_bench.commands.bench_result import Result, table
 from cprjob_bench.commands.kills import Kill, kill_shards, metrics_by_mode
-from cprjob_bench.commands.machine_load import open_gauge
+from cprjob_bench.commands.machine_load import open_meters
 from cprjob_bench.commands.modes import MIN_SHARDS, MODES, NO_SAVE_S, ModeJob
 from cprjob_bench.commands.train_bench import BATCH_SIZE, document, write_samples
 from cprjob_bench.commands.windows import Window, measure_alternately
@@ -166,9 +166,9 @@ async def _windows(
         spec = parse_job(job, uid="bench")
         write_samples(spec, samples, environment)
         systems = [ModeJob(mode, job, environment) for mode in modes]
-        async with open_gauge(environment, folder / "gauge.txt") as gauge:
+        async with open_meters(environment, folder) as meters:
             windows = await measure_alternately(
-                systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err
+                systems, folder, options.repeats, options.seconds, meters, BATCH_SIZE, err
             )
     # A row has its values, and one value of its row-wise optimizer.
     table_bytes = sum(4 * (spec.model.embedding_dim + 1) * table.rows for table in spec.model.tables)

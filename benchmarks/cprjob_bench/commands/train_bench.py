@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_contract import env
-from cpr_contract.choices import Precision
+from cpr_contract.choices import Device, Precision
 from cpr_contract.codec import to_json
 from cpr_contract.processor import is_emulated, read_cpuinfo
 from cpr_contract.spec import JobSpec
@@ -23,10 +23,11 @@ from cpr_operator.api.validate import parse_job
 from cpr_operator.cli.command_errors import OptionError, TrialError
 from cpr_operator.cli.trainer_process import failure_message
 from cprjob_bench.commands.bench_result import Result, bench_job, table
-from cprjob_bench.commands.machine_load import open_gauge
+from cprjob_bench.commands.machine_load import open_meters
 from cprjob_bench.commands.systems import CPRJOB, ENCRYPTED, SINGLE, CprJob, Program, System, baseline_commands, singles
 from cprjob_bench.commands.windows import Summary, Window, measure_alternately, summarise
 from cprjob_bench.options import TrainPreset
+from cprjob_bench.roles.product_shapes import products_of
 
 BATCH_SIZE = 2048
 #: More samples than any window trains, so that no run finishes.
@@ -41,7 +42,7 @@ _TERABYTE = (
     25641295 39664984 585935 12972 108 36"
 )
 _MIB = 2**20
-_TITLES = ("system", "samples/s", "of single", "step p50, ms", "p99, ms", "resident, MiB")
+_TITLES = ("system", "samples/s", "of single", "of bound", "step p50, ms", "p99, ms", "resident, MiB")
 _SAMPLES = 100_000
 #: Intervals between cuts in a window: one, and time for its save.
 _INTERVALS_IN_WINDOW = 1.5
@@ -67,7 +68,8 @@ class TrainOptions:
     """Options of the command.
 
     rows: the maximum number per table. seconds: the length of a window. baselines: other programs, as NAME=COMMAND.
-    workers: None: their number is to be measured. encrypted: the job is measured with TLS, too.
+    workers: None: their number is to be measured. encrypted: the job is measured with TLS, too. device: of the dense
+    network, in all systems.
     """
 
     preset: TrainPreset
@@ -81,6 +83,7 @@ class TrainOptions:
     json: bool
     baselines: tuple[str, ...] = ()
     encrypted: bool = False
+    device: Device = "cpu"
 
 
 def document(  # noqa: PLR0913 -- one parameter per part of the job
@@ -94,6 +97,7 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
     samples: Path,
     store: Path,
     interval_s: int,
+    device: Device = "cpu",
 ) -> dict[str, Any]:
     """Return a CPRJob of this model over the file `samples`, with a cut every `interval_s` seconds.
 
@@ -113,7 +117,7 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
             "tables": tables,
         },
         data={"format": "Criteo", "uri": str(samples), "samples": _ENDLESS, "batchSize": BATCH_SIZE},
-        trainers={"replicas": trainers, "workers": workers, "precision": precision},
+        trainers={"replicas": trainers, "workers": workers, "precision": precision, "device": device},
         shards={"replicas": shards},
         snapshots={
             "store": {"endpoint": store.as_uri(), "bucket": "saves"},
@@ -130,7 +134,7 @@ def summaries(windows: Mapping[str, Sequence[Window]]) -> dict[str, Summary]:
 def result(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]]) -> Result:
     """Return the setting, the medians, and every window; a line for each system, then the stages of a step."""
     found = summaries(windows)
-    return Result(_document(setting, windows, found), _lines(found))
+    return Result(_document(setting, windows, found), _lines(setting, found))
 
 
 def bench_train(options: TrainOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
@@ -138,20 +142,24 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
 
     Raises InvalidSpecError or OptionError before anything runs, TrialError later.
     """
-    if is_emulated(options.precision, "cpu", read_cpuinfo()):
+    if is_emulated(options.precision, options.device, read_cpuinfo()):
         raise OptionError(
             f"--precision {options.precision}: this processor has no instructions for it (AVX512-BF16 or AMX) and "
             "would emulate it, far slower than fp32; use --precision fp32, or another machine"
         )
-    workers, windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
+    if options.device == "cuda" and options.workers not in {None, 1}:
+        raise OptionError(f"--workers {options.workers}: with --device cuda a trainer has one worker")
+    job, windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
     setting = {
+        "device": options.device,
         "precision": options.precision,
         "preset": options.preset.value,
         "rows": options.rows,
         "batch_size": BATCH_SIZE,
         "trainers": options.trainers,
         "shards": options.shards,
-        "workers": workers,
+        "workers": job.workers,
+        "batch_gflop": products_of(job.model).flops(BATCH_SIZE) / 1e9,
     }
     result(setting, windows).show(out, as_json=options.json)
 
@@ -172,14 +180,20 @@ def _document(
     }
 
 
-def _lines(found: Mapping[str, Summary]) -> Iterator[str | Table]:
+def _lines(setting: Mapping[str, Any], found: Mapping[str, Summary]) -> Iterator[str | Table]:
     shown = table(*_TITLES)
     for name, summary in found.items():
         values = (summary.p50_ms, summary.p99_ms, summary.rss_bytes / _MIB)
         shown.add_row(
-            name, f"{summary.samples_per_s:,.0f}", f"{summary.ratio:.3f}", *(f"{each:,.1f}" for each in values)
+            name,
+            f"{summary.samples_per_s:,.0f}",
+            f"{summary.ratio:.3f}",
+            "" if summary.bound is None else f"{summary.bound.share:.3f}",
+            *(f"{each:,.1f}" for each in values),
         )
     yield shown
+    if (bound := found[SINGLE].bound) is not None:
+        yield f"bound: the {setting['batch_gflop']:.2f} GFLOP of a batch alone, {bound.products_ms:.1f} ms"
     if ENCRYPTED in found:
         yield f"with TLS, of without: {found[ENCRYPTED].samples_per_s / found[CPRJOB].samples_per_s:.3f}"
     for name, summary in found.items():
@@ -191,6 +205,7 @@ def _lines(found: Mapping[str, Summary]) -> Iterator[str | Table]:
 def _summary_as_json(summary: Summary) -> dict[str, Any]:
     return {
         "samples_per_s": summary.samples_per_s,
+        "share_of_bound": None if summary.bound is None else summary.bound.share,
         "step_p50_ms": summary.p50_ms,
         "step_p99_ms": summary.p99_ms,
         "rss_mib": summary.rss_bytes / _MIB,
@@ -205,20 +220,20 @@ def _listed(values: Mapping[str, float]) -> str:
 
 async def _measure(
     options: TrainOptions, err: Console, environment: Mapping[str, str]
-) -> tuple[int, dict[str, list[Window]]]:
-    """Return the number of workers of each trainer, and the windows of each system."""
+) -> tuple[JobSpec, dict[str, list[Window]]]:
+    """Return the job, and the windows of each system."""
     with tempfile.TemporaryDirectory(prefix="cprjob-") as name:
         folder = Path(name)
-        workers, systems = _systems(options, folder, environment)
-        async with open_gauge(environment, folder / "gauge.txt") as gauge:
+        job, systems = _systems(options, folder, environment)
+        async with open_meters(environment, folder, job) as meters:
             windows = await measure_alternately(
-                systems, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err
+                systems, folder, options.repeats, options.seconds, meters, BATCH_SIZE, err
             )
-    return workers, windows
+    return job, windows
 
 
-def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]) -> tuple[int, tuple[System, ...]]:
-    """Write the samples; return the number of workers of each trainer, and all systems, `single` first.
+def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]) -> tuple[JobSpec, tuple[System, ...]]:
+    """Write the samples; return the job, with the number of workers of each trainer, and all systems, `single` first.
 
     The number of workers is measured once, because each window is a new job.
     """
@@ -236,19 +251,20 @@ def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]
             samples=samples,
             store=folder / "store",
             interval_s=max(int(options.seconds / _INTERVALS_IN_WINDOW), 1),
+            device=options.device,
         )
         return job, parse_job(job, uid="bench")
 
     job, spec = job_with(options.workers or 1)
     write_samples(spec, samples, environment)
-    if options.workers is None:
+    if options.workers is None and options.device == "cpu":
         job, spec = job_with(_measure_workers(spec, folder, environment))
     baselines = (Program(name, command, spec, environment) for name, command in commands.items())
     jobs = [CprJob(job, environment)]
     if options.encrypted:
         encrypted = {**job, "spec": {**job["spec"], "security": {"encryption": "TLS"}}}
         jobs.append(CprJob(encrypted, environment, ENCRYPTED))
-    return spec.workers, (*singles(spec, environment), *jobs, *baselines)
+    return spec, (*singles(spec, environment), *jobs, *baselines)
 
 
 def _measure_workers(job: JobSpec, folder: Path, environment: Mapping[str, str]) -> int:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cpr_contract.trace import TracedStep
 from cpr_operator.cli.command_errors import TrialError
-from cprjob_bench.commands.machine_load import Gauge, processor_s, usage
+from cprjob_bench.commands.machine_load import GAUGE, PRODUCTS, Meters, processor_s, usage
 from cprjob_bench.commands.systems import Run, System
 
 _PERCENTILES = 100
@@ -36,6 +36,19 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """The time of the products of a batch alone, next to a window, and its ratio to the time of a step in it."""
+
+    products_ms: float
+    share: float
+
+    @classmethod
+    def of(cls, products_ms: float, samples_per_s: float, batch_size: int) -> Bound:
+        """Return the bound of a window with `samples_per_s`, in steps of `batch_size` samples."""
+        return cls(products_ms, products_ms / (1e3 * batch_size / samples_per_s))
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """One system in one repeat.
 
@@ -45,6 +58,7 @@ class Window:
     saves: committed cuts, None for a system that does not save.
     sent_bytes_per_sample: between members, None if not counted.
     kept_bytes: members' memory for redundancy at the end, by kind; empty if not counted.
+    bound: None if not measured.
     """
 
     samples_per_s: float
@@ -57,6 +71,7 @@ class Window:
     machine: Machine
     sent_bytes_per_sample: float | None = None
     kept_bytes: Mapping[str, int] = field(default_factory=dict)
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +86,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The medians over a system's windows; `ratio` compares windows of the same repeat."""
+    """The medians over a system's windows; `ratio` compares windows of the same repeat.
+
+    bound: None if a window has none.
+    """
 
     samples_per_s: float
     p50_ms: float
@@ -80,6 +98,7 @@ class Summary:
     stages_ms: Stages
     cpu_ms: Mapping[str, float]
     ratio: float
+    bound: Bound | None = None
 
 
 def time_steps(steps: Sequence[TracedStep], begin_s: float, end_s: float, batch_size: int) -> Timing:
@@ -107,6 +126,7 @@ def time_stages(traces: Mapping[str, Sequence[TracedStep]], begin_s: float, end_
 
 def summarise(windows: Sequence[Window], reference: Sequence[Window]) -> Summary:
     """Return the medians of windows, and the ratio to the windows of the `reference`, repeat by repeat."""
+    bounds = [window.bound for window in windows if window.bound is not None]
     return Summary(
         samples_per_s=median(window.samples_per_s for window in windows),
         p50_ms=median(window.p50_ms for window in windows),
@@ -115,6 +135,11 @@ def summarise(windows: Sequence[Window], reference: Sequence[Window]) -> Summary
         stages_ms={role: _medians([each.stages_ms[role] for each in windows]) for role in windows[0].stages_ms},
         cpu_ms=_medians([window.cpu_ms for window in windows]),
         ratio=median(mine.samples_per_s / its.samples_per_s for mine, its in zip(windows, reference, strict=True)),
+        bound=(
+            Bound(median(each.products_ms for each in bounds), median(each.share for each in bounds))
+            if len(bounds) == len(windows)
+            else None
+        ),
     )
 
 
@@ -123,7 +148,7 @@ async def measure_alternately(  # noqa: PLR0913, PLR0917 -- the systems, the mea
     folder: Path,
     repeats: int,
     seconds: int,
-    gauge: Gauge,
+    meters: Meters,
     batch_size: int,
     err: Console,
 ) -> dict[str, list[Window]]:
@@ -134,18 +159,20 @@ async def measure_alternately(  # noqa: PLR0913, PLR0917 -- the systems, the mea
         for system in (*systems[shift:], *systems[:shift]):
             place = folder / f"{system.name}-{repeat}"
             place.mkdir()
-            window = await measure(system, place, seconds, gauge, batch_size)
+            window = await measure(system, place, seconds, meters, batch_size)
             windows[system.name].append(window)
             err.print(_progress(repeat, system.name, window), highlight=False)
     return windows
 
 
-async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, batch_size: int) -> Window:
+async def measure(system: System, folder: Path, seconds: float, meters: Meters, batch_size: int) -> Window:
     """Start a system, wait until it is warm, and measure it for `seconds`. Raises TrialError.
 
-    On a slow machine the window lasts until it has the minimum of steps, and a cut of a system that saves.
+    The products are timed right before the system starts and right after it has ended, and their mean counts. On a slow
+    machine the window lasts until it has the minimum of steps, and a cut of a system that saves.
     """
-    gflops = await gauge.gflops()
+    gflops = await meters.gauge.value()
+    products_ms = [] if meters.products is None else [await meters.products.value()]
     async with system.started(folder) as run:
         await _wait_for_steps(system.name, run, _WARM_UP_STEPS)
         saves, used, (all_s, stolen_s), sent, begin = (
@@ -163,8 +190,10 @@ async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, ba
         saves_end, buffered = await run.saves(), await run.kept_bytes()
         await run.check()
         traces = run.traces()
+    if meters.products is not None:
+        products_ms.append(await meters.products.value())
     timing = time_steps(next(iter(traces.values())), begin, end, batch_size)
-    del used_end["gauge"]
+    used_end = {role: now for role, now in used_end.items() if role not in {GAUGE, PRODUCTS}}
     return Window(
         samples_per_s=timing.samples_per_s,
         p50_ms=timing.p50_ms,
@@ -178,6 +207,7 @@ async def measure(system: System, folder: Path, seconds: float, gauge: Gauge, ba
             None if sent is None or sent_end is None else (sent_end - sent) / (timing.steps * batch_size)
         ),
         kept_bytes=buffered,
+        bound=Bound.of(fmean(products_ms), timing.samples_per_s, batch_size) if products_ms else None,
     )
 
 
@@ -213,8 +243,9 @@ async def _until(run: Run, problem: str, done: Callable[[], Awaitable[bool]]) ->
 
 
 def _progress(repeat: int, name: str, window: Window) -> str:
-    machine = window.machine
+    machine, bound = window.machine, window.bound
+    share = "" if bound is None else f"{bound.share:.3f} of the bound; "
     return (
         f"repeat {repeat + 1}, {name}: {window.samples_per_s:,.0f} samples/s, step p50 {window.p50_ms:.1f} ms, "
-        f"p99 {window.p99_ms:.1f} ms; gauge {machine.gauge_gflops:.0f} GFLOP/s, {machine.stolen:.1%} stolen"
+        f"p99 {window.p99_ms:.1f} ms; {share}gauge {machine.gauge_gflops:.0f} GFLOP/s, {machine.stolen:.1%} stolen"
     )

@@ -49,6 +49,7 @@ def test_train_measures_each_baseline() -> None:
     found = bench("train", *options)
     assert found["contenders"].keys() == {"single", "single-2", "cprjob"}
     assert all(baseline["samples_per_s"] > 0 for baseline in found["contenders"].values())
+    assert all(baseline["share_of_bound"] > 0 for baseline in found["contenders"].values())
 
 
 def test_freshness_serves_every_click_and_times_holds() -> None:
