@@ -86,7 +86,7 @@ seeds        = cd tests; ../$(BIN)/python -m simulation.data_plane $(1) $(2) & .
 SOAK_storms  = $(PYTEST) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/simulation/control_plane
 SOAK_storm   = $(MAKE) storm
 SOAK_kind    = $(PYTEST) -o faulthandler_timeout=0 tests/soak/kind
-SOAK_scale   = $(BIN)/python benchmarks/scripts/passes.py && $(BIN)/python benchmarks/scripts/operator_scale.py --jobs 1000 --foreign 10000
+SOAK_scale   = $(BIN)/cprjob bench scale --curve passes && $(BIN)/python benchmarks/scripts/operator_scale.py --jobs 1000 --foreign 10000
 
 soak: env  ## ring 3: PART=name, one of `make parts`; each takes at most an hour
 	$(if $(filter $(PART),$(PARTS)),,$(error PART is "$(PART)"; give one of: $(PARTS)))

@@ -15,7 +15,7 @@ import typer
 from cpr_contract.choices import Bits, Device, Precision, Strategy
 from cpr_operator.cli.command_options import ClusterOptions, on_cluster
 from cpr_operator.cli.console import err, out, reported_errors
-from cprjob_bench.options import RecoveryTier, RedundancyMode, SimulatePreset, TrainPreset
+from cprjob_bench.options import RecoveryTier, RedundancyMode, ScaleCurve, SimulatePreset, TrainPreset
 
 #: `cprjob` finds it by its entry point, and adds its commands.
 app = typer.Typer(rich_markup_mode=None)
@@ -225,6 +225,28 @@ def redundancy(  # noqa: PLR0913 -- one parameter per option
             json=json,
         )
         bench_redundancy(options, out, err, os.environ)
+
+
+@bench.command()
+def scale(
+    *,
+    curve: Annotated[list[ScaleCurve] | None, typer.Option(help="Measure this curve only. May be repeated.")] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CURVE=SIZE,...", help="Sizes of a curve, as in rows=1e5,1e6 or documents=64x16. May be repeated."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="MIB", help="Maximum size of a shard in the curve saves.")] = 256,
+    seconds: Annotated[int, typer.Option(min=1, help="Length of a job's window, in seconds.")] = 3,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure how costs grow with the size of a job, and mark those that grow faster than it."""
+    from cprjob_bench.commands.scale_bench import ScaleOptions, bench_scale
+
+    with reported_errors():
+        options = ScaleOptions(tuple(curve or ScaleCurve), tuple(sizes or ()), limit, seconds, json)
+        bench_scale(options, out, err, os.environ)
 
 
 @app.command()

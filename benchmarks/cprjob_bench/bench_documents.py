@@ -5,7 +5,7 @@ line. The documents have no contract version: both ends are of one installation,
 
 `SavingExperiment` and `SavingReport` belong to `cprjob bench priority`; `Counts` and `RedundancyDocument` belong to
 `cprjob bench redundancy`; `SnapshotBench` and `BenchReport` belong to `cprjob bench snapshot` (a job with one shard);
-`Freshness` and `Holds` belong to `cprjob bench freshness`.
+`Freshness` and `Holds` belong to `cprjob bench freshness`; `SaveTrials` and `SaveTimes` belong to `cprjob bench scale`.
 """
 
 from __future__ import annotations
@@ -184,6 +184,31 @@ class SnapshotBench:
     window_s: float
     strategies: tuple[Strategy, ...]
     bits: tuple[Bits, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTrials:
+    """Saves of all rows of a shard, each restored and verified. repeats: their number."""
+
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The time of one measurement in seconds. `cpu_s`: of this process."""
+
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTimes:
+    """The answer to `SaveTrials`: bytes of rows and optimizer state, and a timing for each repeat."""
+
+    table_bytes: int
+    save: tuple[Timing, ...]
+    restore: tuple[Timing, ...]
+    verify: tuple[Timing, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,11 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cprjob_bench.roles.products import run as multiply
 
             multiply(environ, sys.stdin, sys.stdout)
+        case "saves":
+            with loading_torch(environ):
+                from cprjob_bench.roles.snapshot.sizes import run as time_saves
+
+            time_saves(environ, sys.stdin, sys.stdout)
         case "hold":
             with loading_torch(environ):
                 from cprjob_bench.roles.follower_hold import measure as measure_holds
@@ -123,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     workers = roles.add_parser("workers", help="measure the number of workers of the job's trainers")
     workers.add_argument("--to", required=True, type=Path, help="the file for their number")
     roles.add_parser("products", help="time the matrix products of the job's network for each line of stdin, in ms")
+    roles.add_parser("saves", help="save, restore and verify one shard: read SaveTrials from stdin, write SaveTimes")
     samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")
     samples.add_argument("--rows", required=True, type=int, help="number of samples")
     samples.add_argument("--to", required=True, type=Path, help="the file; .gz packs it")

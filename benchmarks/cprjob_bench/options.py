@@ -17,6 +17,19 @@ class TrainPreset(enum.StrEnum):
     MLPERF = "mlperf"
 
 
+class ScaleCurve(enum.StrEnum):
+    """A measurement of `cprjob bench scale`: jobs of processes, documents, passes of the operator, or saves."""
+
+    SHARDS = "shards"
+    TRAINERS = "trainers"
+    ROWS = "rows"
+    FEATURES = "features"
+    BATCH = "batch"
+    DOCUMENTS = "documents"
+    PASSES = "passes"
+    SAVES = "saves"
+
+
 class RedundancyMode(enum.StrEnum):
     """A mode of redundancy in `cprjob bench redundancy`; the number is k."""
 

@@ -17,10 +17,10 @@ from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Pla
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.effects import with_shown
+from cprjob_bench.commands.large_job import a_shard_is_lost
 from support.bound_cases import BOUNDS
 from support.change_cases import CHANGES, Change
 from support.documents import Case, Document, edited
-from support.large_job import a_shard_is_lost
 from support.limits import largest
 from support.rule_cases import RULES
 

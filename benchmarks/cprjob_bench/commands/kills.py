@@ -116,7 +116,7 @@ async def kill_shards(
         document = killed_job(size_mib, mode, place / "samples.parquet", place / "store")
         shards = document["spec"]["shards"]["replicas"]
         rows = table_rows(size_mib, shards)
-        await asyncio.to_thread(_write_samples, rows, place / "samples.parquet", environment)
+        await asyncio.to_thread(write_sweep, rows, TABLES, place / "samples.parquet", environment)
         async with open_cluster(place, environment) as cluster:
             job = cluster.create_job(document)
             async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
@@ -271,9 +271,10 @@ async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *
     )
 
 
-def _write_samples(rows: int, path: Path, environment: Mapping[str, str]) -> None:
+def write_sweep(rows: int, tables: int, path: Path, environment: Mapping[str, str]) -> None:
+    """Write samples that use each row of some tables once (`cprjob_bench.roles.samples`). Raises TrialError."""
     termination_file, log = path.with_name("termination"), path.with_name("samples.txt")
-    command = (sys.executable, "-m", "cprjob_bench", "sweep", "--rows", str(rows), "--tables", str(TABLES))
+    command = (sys.executable, "-m", "cprjob_bench", "sweep", "--rows", str(rows), "--tables", str(tables))
     with log.open("wb") as output:
         variables = {**environment, env.TERMINATION_FILE: str(termination_file)}
         code = subprocess.call((*command, "--to", str(path)), env=variables, stderr=output)  # noqa: S603 -- our own program

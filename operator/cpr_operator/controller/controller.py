@@ -30,7 +30,7 @@ from cpr_operator.reconcile import AdmissionGate, Job, Outcome, ReconcileInput, 
 from cpr_operator.reconcile.dispatch import dispatch
 
 #: Decisions over at most this number of pods and of ranges of lost samples take a few milliseconds
-#: (benchmarks/scripts/passes.py): no more than handing them over to a thread.
+#: (`cprjob bench scale --curve passes`): no more than handing them over to a thread.
 FEW_PODS, FEW_RANGES = 64, 1024
 #: Seconds until a pass that met a conflict is repeated.
 CONFLICT_RETRY_S = 0.1

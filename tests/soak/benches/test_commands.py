@@ -52,6 +52,15 @@ def test_train_measures_each_baseline() -> None:
     assert all(baseline["share_of_bound"] > 0 for baseline in found["contenders"].values())
 
 
+def test_scale_measures_each_curve() -> None:
+    sizes = ("trainers=1,2", "rows=1e3,1e4", "features=2,26", "shards=1,2", "batch=64,256", "saves=1,2")
+    found = bench("scale", *(f"--sizes={each}" for each in (*sizes, "documents=2x1,4x2", "passes=2x1,4x2")))
+    jobs = {"shards", "trainers", "rows", "features", "batch"}
+    assert found["curves"].keys() == jobs | {"roster", "rosters", "status", "pass", "save", "restore", "verify"}
+    assert all(point["cost"] > 0 for curve in found["curves"].values() for point in curve["points"])
+    assert found["skipped"] == []
+
+
 def test_freshness_serves_every_click_and_times_holds() -> None:
     found = bench("freshness", "--seconds=10", "--repeats=1", "--window=4", "--size=8")
     assert (found["clicks"] > 0, found["not_served"]) == (True, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.reconcile import ReconcileInput, reconcile
-from support.large_job import MOMENTS
+from cprjob_bench.commands.large_job import MOMENTS
 
 #: For twice the members; a pass over their square would take four times the calls.
 MOST = 2.5

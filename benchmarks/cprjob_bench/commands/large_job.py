@@ -12,11 +12,17 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, ReconcileInput, Report, reconcile
-from simulation.control_plane.workload import spec
+from cprjob_bench.commands.bench_result import bench_job
 
 JOB = JobId("default", "large", "12345678-0000-0000-0000-000000000000")
 NOW = 1.7e9
 STEP, BATCH, TOTAL, SAVED = 9, 100, 2000, 800
+
+
+def all_report(shards: int, trainers: int) -> ReconcileInput:
+    """A job in mid-training; all members answer."""
+    cluster = _running(shards, trainers)
+    return replace(cluster, reports=_reports(cluster.job.status))
 
 
 def a_shard_is_lost(shards: int, trainers: int) -> ReconcileInput:
@@ -28,13 +34,24 @@ def a_shard_is_lost(shards: int, trainers: int) -> ReconcileInput:
 
 
 def _new(shards: int, trainers: int) -> ReconcileInput:
-    document = spec(
-        shards__replicas=shards,
-        trainers__replicas=trainers,
-        model__tables=[{"name": "t0", "rows": 10**7}],
-        failurePolicy__restartLimit={"count": 1000},
+    document = bench_job(
+        JOB.name,
+        model={
+            "embeddingDim": 4,
+            "bottomMlp": [8, 4],
+            "topMlp": [8, 1],
+            "tables": [{"name": "t0", "rows": 10**7}],
+        },
+        data={"format": "Synthetic", "samples": TOTAL, "batchSize": BATCH},
+        trainers={"replicas": trainers},
+        shards={"replicas": shards},
+        snapshots={
+            "store": {"endpoint": "file:///store", "bucket": "saves"},
+            "interval": {"mode": "Fixed", "seconds": 1},
+        },
+        failurePolicy={"restartLimit": {"count": 1000}},
     )
-    return ReconcileInput(Job(JOB, 1, deleting=False, spec=parse_spec(document), status=Status()), (), {}, NOW)
+    return ReconcileInput(Job(JOB, 1, deleting=False, spec=parse_spec(document["spec"]), status=Status()), (), {}, NOW)
 
 
 def _after(cluster: ReconcileInput, later_s: float) -> ReconcileInput:
