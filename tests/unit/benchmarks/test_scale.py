@@ -80,7 +80,8 @@ def test_wrong_sizes_are_refused(sizes: str) -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_job_of_a_curve_is_valid(name: ScaleCurve) -> None:
-    assert validate(document(JOBS[name], Path("/store"))) == ()
+    for sweeps in (False, True):
+        assert validate(document(JOBS[name], Path("/store"), sweeps=sweeps)) == ()
 
 
 def test_documents_are_those_of_the_operator() -> None:
