@@ -43,7 +43,7 @@ P
 
 train() { # train NAME [OPTION...]: run the job in a folder of its own, and export its model
   local name=$1; shift
-  part "run-$name" 100 "$bin/cprjob" run examples/quickstart.yaml --set "trainers.device=$device" \
+  part "run-$name" 100 "$bin/cprjob" run examples/quickstart.yaml --set "trainers.device=$device" --set data.samples=150000 \
     --set recovery.replay.mode=Required --set recovery.replay.memory=1Gi --set accuracyBudget.portionOfLostSamples=0 \
     --workdir "$out/$name" "$@" &&
     part "export-$name" 60 "$bin/cprjob" export --workdir "$out/$name" --to "$out/model-$name"
