@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Check and measure jobs on a GPU of this machine in ten minutes at most, and print each command with its outcome.
-#   benchmarks/gpu.sh                needs `make env` with a CUDA build of torch, and a GPU that torch finds; else it fails at once
-#   DEVICE=cpu benchmarks/gpu.sh     tries the script on a machine without a GPU: the tests of GPUs are left out
+#   benchmarks/gpu.sh               needs `make env` with a CUDA build of torch, and a GPU; fails at once without them
+#   DEVICE=cpu benchmarks/gpu.sh    tries the script on a machine without a GPU: the tests of GPUs are left out
 # Bench results are JSON and logs in OUT (default: build/gpu). Exit code 0 only if every part succeeded.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
@@ -43,7 +43,8 @@ P
 
 train() { # train NAME [OPTION...]: run the job in a folder of its own, and export its model
   local name=$1; shift
-  part "run-$name" 100 "$bin/cprjob" run examples/quickstart.yaml --set "trainers.device=$device" --set data.samples=150000 \
+  part "run-$name" 100 "$bin/cprjob" run examples/quickstart.yaml \
+    --set "trainers.device=$device" --set data.samples=150000 \
     --set recovery.replay.mode=Required --set recovery.replay.memory=1Gi --set accuracyBudget.portionOfLostSamples=0 \
     --workdir "$out/$name" "$@" &&
     part "export-$name" 60 "$bin/cprjob" export --workdir "$out/$name" --to "$out/model-$name"
