@@ -10,7 +10,8 @@ out=${OUT:-build/gpu}
 bin=.venv/bin
 LIMIT_S=570
 windows=(--repeats 2 --seconds 8)
-[ "$device" = cuda ] || windows=(--rows 1000 --repeats 1 --seconds 2)
+ratio=1e-3
+[ "$device" = cuda ] || { windows=(--rows 1000 --repeats 1 --seconds 2); ratio=0; }
 failed=()
 
 die() { echo "gpu: $*" >&2; exit 1; }
@@ -53,25 +54,9 @@ train() { # train NAME [OPTION...]: run the job in a folder of its own, and expo
 # An export has the values of the calm run's: each one on the CPU. On a GPU sums of many threads differ by rounding, so
 # there the norm of the difference may be a thousandth of the norm of the values.
 equal() { # equal NAME
-  part "equal-$1" 30 "$bin/python" -c "$compare" "$out/model-calm" "$out/model-$1" "$device" && cat "$out/equal-$1.log"
+  part "equal-$1" 30 "$bin/python" benchmarks/scripts/equal_exports.py "$out/model-calm" "$out/model-$1" \
+    --ratio "$ratio" && cat "$out/equal-$1.log"
 }
-compare='
-import sys
-from pathlib import Path
-
-from safetensors.torch import load_file
-
-calm, killed, most = Path(sys.argv[1]), Path(sys.argv[2]), 0.0 if sys.argv[3] == "cpu" else 1e-3
-files = [sorted(path.relative_to(folder) for path in folder.rglob("*.safetensors")) for folder in (calm, killed)]
-largest = 0.0
-for file in files[0]:
-    one, other = load_file(calm / file), load_file(killed / file)
-    assert one.keys() == other.keys(), file
-    ratios = [float((other[name] - one[name]).norm() / one[name].norm().clamp(min=1e-12)) for name in one]
-    largest = max(largest, *ratios)
-print(f"   {len(files[0])} files, largest norm of a difference {largest:.2g} of the norm of the values")
-sys.exit(not files[0] or files[0] != files[1] or not largest <= most)
-'
 
 [ -x "$bin/cprjob" ] || die "$bin/cprjob is missing: run make env"
 if [ "$device" = cuda ]; then
