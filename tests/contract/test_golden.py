@@ -216,6 +216,11 @@ def test_data_without_a_topic_has_none() -> None:
     assert earlier("job_spec", "data.kafka").data.kafka is None
 
 
+def test_reports_without_scores_of_a_segment_have_none() -> None:
+    assert read("result").segment == read("trainer_report").segment is not None
+    assert earlier("result", "segment").segment is earlier("trainer_report", "segment").segment is None
+
+
 def test_job_without_sparse_updates_has_them_per_push() -> None:
     assert read("job_spec").sparse_updates == "PerStep"
     job = replace(earlier("job_spec", "sparse_updates"), dense_sync="AllReduce")

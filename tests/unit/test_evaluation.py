@@ -97,6 +97,26 @@ def test_parts_merge_in_any_order_to_the_same_bits() -> None:
     assert one.log_loss() == pytest.approx(scored(logits, labels).log_loss(), abs=1e-8)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scores_since_a_state_are_those_of_the_later_samples_alone(*, weighted: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits, labels = torch.randn(900, generator=generator), (torch.rand(900, generator=generator) < 0.3).float()
+    weights = torch.rand(900, generator=generator) * 1e6 if weighted else None
+    whole, alone = ProgressiveValidation(0, weighted=weighted), ProgressiveValidation(0, weighted=weighted)
+    states = [whole.state()]
+    for score, parts in ((whole, range(9)), (alone, range(4, 9))):
+        for part in parts:
+            at = slice(100 * part, 100 * part + 100)
+            score.add(logits[at], labels[at], at.start, None if weights is None else weights[at])
+            score.merge(score.take_delta())
+            states.append(score.state())
+    later = whole.since(states[4])
+    assert torch.equal(later.state(), alone.state())
+    values = [(each.samples, each.auc(), each.log_loss(), each.calibration()) for each in (later, alone)]
+    assert values[0] == values[1]
+    assert torch.equal(whole.state(), states[9]), "the scores of all samples stay"
+
+
 def test_a_delta_is_taken_once_and_counts_when_merged() -> None:
     score = ProgressiveValidation(0)
     score.add(torch.zeros(4), torch.ones(4), 0)

@@ -154,6 +154,25 @@ class PinnedData:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentScores:
+    """The progressive validation of the newest complete segments in a report. Each sample is scored before training.
+
+    The samples are those from `first_sample` to before `stop`, both of them boundaries of batches. `scored` are the
+    real ones among them. All samples of the pins up to number `pin` come before `stop`. The other fields are those of
+    `cpr_contract.reports.HeldOutScores`.
+    """
+
+    pin: int
+    first_sample: int
+    stop: int
+    scored: int
+    auc: float | None
+    logloss: float | None
+    normalised_entropy: float | None
+    calibration: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TableVocabulary:
     """The vocabulary of a table: the SHA-256, in hex, of its `values` values, a line each."""
 

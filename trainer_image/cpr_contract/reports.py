@@ -22,7 +22,7 @@ from cpr_contract.limits import (
     united,
 )
 from cpr_contract.manifests import RowUpdates
-from cpr_contract.pinned_data import PinnedData
+from cpr_contract.pinned_data import PinnedData, SegmentScores
 from cpr_contract.roster import AnchorRef, Counters
 
 
@@ -309,7 +309,8 @@ class TrainerReport:
     `early_save_s` are the seconds of training between the last two cuts, if the last one was early
     because pushes filled the memory for replay. `sparse_updates` are those of the job's spec; images of
     earlier releases do not report them, and have PerPush. `data` is that of a job that follows its data, once it is
-    read; `total_samples` are then those of the pins that the trainers have read so far.
+    read; `total_samples` are then those of the pins that the trainers have read so far. `segment` is the last complete
+    segment of such data.
     """
 
     contract: int
@@ -357,6 +358,7 @@ class TrainerReport:
     early_save_s: float | None = None
     sparse_updates: SparseUpdates = "PerPush"
     data: PinnedData | None = None
+    segment: SegmentScores | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +370,7 @@ class Result:
     validation over all samples that count, as in a report. None if nothing could be scored. evaluation, best: as in
     a report, without the groups. `best` names another anchor unless the last model is the best one. total_samples:
     as in a report, for a job that ends before the operator reads one; 0 from an image that does not state it. voids:
-    those of its numbers that are void.
+    those of its numbers that are void. segment: as in a report.
     """
 
     anchor: AnchorRef
@@ -381,3 +383,4 @@ class Result:
     best: BestEvaluation | None = None
     total_samples: int = 0
     voids: int = 0
+    segment: SegmentScores | None = None

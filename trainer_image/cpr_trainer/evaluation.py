@@ -56,7 +56,7 @@ class ProgressiveValidation:
     ) -> None:
         self._unscored = total_samples // _UNSCORED_FRACTION
         self._labels = labels
-        self._metrics = own
+        self._metrics, self._sums = own, sums
         self._weighted = weighted
         self._shape = (len(labels), 2, COUNTERS) if weighted else (len(labels), COUNTERS)
         self._split = prod(self._shape)
@@ -109,8 +109,7 @@ class ProgressiveValidation:
                 part[-1] += of_loss
             _carry(counters)
         if self._metrics is not None and len(labels):
-            count = (len(self._own) - 1 - self._split) // 2
-            sums = metric_sums(self._metrics, logits, labels, weights, count).double()
+            sums = metric_sums(self._metrics, logits, labels, weights, self._sums).double()
             if not bool((sums.abs() < _LARGEST_SUM).all()):
                 raise DivergedError(
                     f"metric_sums of the network gives what is beyond {_LARGEST_SUM:.0e} or no number, near sample "
@@ -146,6 +145,12 @@ class ProgressiveValidation:
             raise ValueError(f"an evaluation state is int64 {shape}, not {state.dtype} {tuple(state.shape)}")
         self._merged.copy_(state)
         self._forget()
+
+    def since(self, state: Tensor) -> Self:
+        """Return the scores of the samples that were merged after `state`, an earlier result of `state`."""
+        later = type(self)(0, self._labels, self._metrics, self._sums, weighted=self._weighted)
+        later.merge(self._merged - state)
+        return later
 
     def counters(self) -> tuple[Tensor, Tensor]:
         """Return the merged counters and the own ones, no copies: they change with every step."""

@@ -123,6 +123,22 @@ def test_voids_fill_a_batch_and_are_no_samples() -> None:
     assert order.window_at(7) is None
 
 
+def test_step_ends_the_last_pin_whose_samples_end_in_its_batch() -> None:
+    order = extended(StreamOrder(data_of(10, 0)), [([15], 0), ([3], 0), ([], 0), ([2], 0), ([15], 0), ([], 5)])
+    assert [order.ended_pin(step) for step in (1, 2, 3, 4)] == [0, 4, 0, 6]
+
+
+@settings(deadline=None)
+@given(segments, segments, st.integers(1, 15))
+def test_later_pins_change_no_pin_that_a_step_ends(known: list[Parts], later: list[Parts], batch: int) -> None:
+    order = extended(StreamOrder(data_of(batch, 0)), known)
+    longer = extended(order, later)
+    for step in range(1, order.known_samples // batch + 1):
+        assert longer.ended_pin(step) == order.ended_pin(step)
+        needed = next(each.number for each in longer.segments if each.stop > (step - 1) * batch)
+        assert longer.since(needed).ended_pin(step) == order.ended_pin(step), "earlier ones may be dropped"
+
+
 def test_segments_have_orders_of_their_own() -> None:
     order = extended(StreamOrder(data_of(50, 100)), [([50], 0), ([50], 0)])
     first, second = rows_of(order, 1), rows_of(order, 2)

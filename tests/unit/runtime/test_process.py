@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from cpr_contract.codec import from_json
 from cpr_contract.file_uris import page_url
+from cpr_contract.pinned_data import SegmentScores
 from cpr_contract.reports import RECORDED_HEADER, Deleted, ExitCode, HeldOutScores, Problem, Result, SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_contract.trace import TracedStep
@@ -178,6 +179,7 @@ def test_problem_with_a_long_remedy_fits(tmp_path: Path) -> None:
 
 ANCHOR = AnchorRef(f"{'u' * 36}/gen-0001/dense/group-0001/step-000000010/manifest.json", "d" * 64, 1, 10, 640)
 LOST = tuple((1000 * place, 1000 * place + 1 + place) for place in range(500))
+SEGMENT = SegmentScores(7, 320, 640, 319, 0.7, 0.5, 0.9, 1.0)
 SCORES = HeldOutScores(10, 640, 100, 0.7, 0.5, 0.9, 1.0, 0.6)
 CYRILLIC = tuple((f"{letter * 26}.{score}", 0.123456789012) for letter in "абвгдежз" for score in ("auc", "logloss"))
 
@@ -199,12 +201,14 @@ def test_result_that_is_too_long_keeps_its_anchor_and_all_that_is_lost(
     complete: tuple[bool, bool],
     tmp_path: Path,
 ) -> None:
-    end_with(tmp_path / "word", Result(ANCHOR, lost, 0.5, 0.7, 0.5, metrics, evaluation), ExitCode.OK)
+    result = Result(ANCHOR, lost, 0.5, 0.7, 0.5, metrics, evaluation, segment=SEGMENT)
+    end_with(tmp_path / "word", result, ExitCode.OK)
     text = (tmp_path / "word").read_bytes()
     read = from_json(Result, text)
     assert len(text) <= 4096
     assert read.anchor == ANCHOR
     assert (read.metrics != (), read.evaluation is not None) == complete
+    assert (read.segment == SEGMENT) is complete[1]
     assert all(any(start <= first and end <= last for start, last in read.lost) for first, end in lost)
     assert read.lost == lost if complete == (True, True) else len(read.lost) <= len(lost)
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from cpr_contract.model import ModelSpec
 from cpr_contract.reports import HeldOutScores
-from cpr_contract.spec import JobSpec
+from cpr_contract.spec import FollowSpec, JobSpec
 from cpr_trainer.embedding.memory import Kind, ResumeFile
 from cpr_trainer.trainer.allreduce.group import NO_STATE
 from cpr_trainer.trainer.resume import CHANGING, NOTHING, ReportedState, ResumeMemory, ResumePoint, TrainerControlBlock
@@ -49,6 +49,7 @@ class ResumedTrainer:
 
     def __init__(self, kind: OptimizerKind = "Adagrad") -> None:
         job = small_job(Path("unused"), samples=SAMPLES)
+        job = replace(job, data=replace(job.data, follow=FollowSpec(1.0)))  # segments are scored
         optimizer = replace(job.model.dense_optimizer, kind=kind)
         model = replace(job.model, dense_optimizer=optimizer, entrypoint=f"{__name__}:Normed")
         self.job: JobSpec = replace(job, model=model)
@@ -91,6 +92,7 @@ class ResumedTrainer:
         replica.live[:, half:] = after[:, half:]
         if to_merge:
             self.state.scores.merge(*to_merge)
+            self.state.scores.end_segment(step, step, 8)
         self.state.done, self.state.lost = step, ((0, step),)
         self.resume_memory.prepare(ReportedState(self.state.lost, evaluation=EVALUATION, loss=self.state.scores.loss))
         self.resume_memory.commit(step, np.full((SHARDS, 4), step))
@@ -102,7 +104,9 @@ class ResumedTrainer:
     @property
     def all(self) -> list[bytes]:
         scored = self.state.scores.scored()
+        assert scored.boundary is not None
         tensors = [self.state.replica.live, *self.state.replica.buffers().values(), scored.merged, scored.own]
+        tensors += [scored.boundary.numbers(), scored.boundary.counters]
         others = (self.state.done, self.state.lost, scored.step, self.state.scores.loss, scored.loss_shares.tolist())
         steps = self.state.replica.optimizer_steps
         return [*(t.detach().clone().numpy().tobytes() for t in tensors), repr((others, steps)).encode()]

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from cpr_contract.model import OptimizerSpec
-from cpr_contract.spec import ByNameSpec, JobSpec
+from cpr_contract.spec import ByNameSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.replica import NETWORK
 from cpr_trainer.trainer.allreduce.group import NO_STATE
+from cpr_trainer.trainer.scores import ScoredSlice
 from cpr_trainer.trainer.state import DenseState
 from support.local_job import small_job
 
@@ -65,6 +66,33 @@ def test_scores_of_another_network_are_refused(state: DenseState) -> None:
     saved = state.tensors()
     with pytest.raises(ModelError, match="of another network: an evaluation state is int64"):
         state.load(saved | {"evaluation": saved["evaluation"][1:]}, 3)
+
+
+def test_segments_are_part_of_the_state_of_a_job_that_follows_its_data(state: DenseState, tmp_path: Path) -> None:
+    """An anchor without them, or one of a job that does not follow, is read as well."""
+    state.begin({})
+    job = small_job(tmp_path, samples=1_000)
+    job = replace(job, data=replace(job.data, follow=FollowSpec(1.0)))
+    followed, copied, old = (DenseState(job, 1_000) for _ in range(3))
+    followed.begin({})
+    scores = followed.scores
+    for step in (1, 2, 3):
+        labels = torch.tensor([0.0, 1.0])
+        scores.add(ScoredSlice(step, 1, 100 * step, torch.tensor([-1.0, step]), labels, 0.5))
+        scores.merge(*scores.to_merge())
+        if step == 2:
+            scores.end_segment(2, 5, 100)
+    copied.unpack(followed.pack(), 3)
+    found, expected = copied.scores.boundary, scores.boundary
+    assert found is not None
+    assert expected is not None
+    assert (found.step, found.scores) == (2, expected.scores)
+    assert torch.equal(found.counters, expected.counters)
+    assert copied.scores.report_fields()["segment"].stop == 200
+    old.load(state.tensors(), 3)
+    assert old.scores.boundary is not None
+    assert (old.scores.boundary.step, old.scores.boundary.scores) == (3, None)
+    assert not {name for name in state.tensors() if name.startswith("boundary")}
 
 
 def job_with(folder: Path, *, top: tuple[int, ...] = (8, 1), seed: int = 1, optimizer: str = "Adam") -> JobSpec:

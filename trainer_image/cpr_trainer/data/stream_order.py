@@ -152,6 +152,15 @@ class StreamOrder:
         samples = self.slice_of(step)
         return sum(len(segment.real(samples)) for segment in self._segments_of(samples))
 
+    def ended_pin(self, step: int) -> int:
+        """Return the number of the last pin whose samples end in the batch of `step`, 0 if none does.
+
+        Pins that begin after this batch do not count, so a process that has not read them returns the same.
+        """
+        samples = self.slice_of(step)
+        ended = (each for each in self._segments_of(samples) if samples.start < each.stop <= samples.stop)
+        return max((each.number + 1 for each in ended), default=0)
+
     def window_at(self, sample: int) -> WindowPlace | None:
         """Return the window of a sample number; None if its rows are not read by windows, or if it is void."""
         one = range(sample, sample + 1)

@@ -83,7 +83,7 @@ def _results(result: Result) -> Iterator[Result]:
     """
     yield result
     yield (result := dataclasses.replace(result, metrics=()))
-    yield (result := dataclasses.replace(result, evaluation=None))
+    yield (result := dataclasses.replace(result, evaluation=None, segment=None))
     while len(result.lost) > 1:
         yield (result := dataclasses.replace(result, lost=united(result.lost, len(result.lost) * 9 // 10)))
 

@@ -189,7 +189,7 @@ class Loop:
             self._status.update(**joining)
             return
         initial: dict[str, Any] = {"step": 0, "samples": 0, "samples_started": 0, "lost": (), "dense_save": None}
-        self._status.update(**joining, **initial, degraded_samples=0, evaluation=None, best=None)
+        self._status.update(**joining, **initial, degraded_samples=0, evaluation=None, best=None, segment=None)
         self._generation = roster.counters.generation
         self._barriers.reset()
         if before is not None:

@@ -23,7 +23,7 @@ from cpr_trainer.embedding.memory import Kind, MappedMemory, Memory, ResumeFile,
 from cpr_trainer.embedding.placement import layout_hash
 from cpr_trainer.exchange.outbox import STATE_WIDTH
 from cpr_trainer.runtime.supervision import FIRST_FREE_WORD, ControlBlock
-from cpr_trainer.trainer.scores import NO_EVALUATION, EarlyStopState, Scored
+from cpr_trainer.trainer.scores import BOUNDARY_NUMBERS, NO_EVALUATION, EarlyStopState, Scored, SegmentBoundary
 from cpr_trainer.trainer.state import DenseState
 
 _SUPERVISOR, _VALID, _GENERATION, _STARTED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 4)
@@ -218,12 +218,15 @@ class _Record:
         self._link_states: Ints = arrays[1]
         self._text: NDArray[np.uint8] = arrays[2]
         self._sums, *others = map(torch.from_numpy, arrays[3:])
-        self._counters, self._buffers = others[:3], others[3:]
+        count = len(others) - len(state.replica.buffers())
+        self._counters, self._boundary, self._buffers = others[:3], others[3:count], others[count:]
 
     @staticmethod
     def forms(state: DenseState, shards: int) -> list[_Form]:
         """Return the shapes and dtypes of its arrays."""
-        counters = tuple(state.scores.scored().merged.shape)
+        scored = state.scores.scored()
+        counters = tuple(scored.merged.shape)
+        boundary: list[_Form] = [((BOUNDARY_NUMBERS,), np.float64), (counters, np.int64)]
         buffers = [((buffer.nbytes,), np.uint8) for buffer in state.replica.buffers().values()]
         return [
             ((_NUMBERS,), np.int64),
@@ -231,6 +234,7 @@ class _Record:
             ((_TEXT_BYTES,), np.uint8),
             ((3,), np.float64),
             *[(counters, np.int64)] * 3,
+            *(boundary if scored.boundary is not None else ()),
             *buffers,
         ]
 
@@ -242,6 +246,9 @@ class _Record:
         self._counters[1].copy_(scored.own)
         if scored.unmerged is not None:
             self._counters[2].copy_(scored.unmerged)
+        if scored.boundary is not None:
+            self._boundary[0].copy_(scored.boundary.numbers())
+            self._boundary[1].copy_(scored.boundary.counters)
         self._sums[:2] = scored.loss_shares
         self._sums[2] = state.replica.optimizer_steps
         for place, buffer in zip(self._buffers, state.replica.buffers().values(), strict=True):
@@ -259,7 +266,8 @@ class _Record:
         reported = from_json(ReportedState, self._text[:length].tobytes())
         merged, own, interrupted = (counters.clone() for counters in self._counters)
         shares = self._sums[:2].clone()
-        scored = Scored(merged, own, interrupted if unmerged else None, shares, scored_step)
+        boundary = SegmentBoundary.of(*(each.clone() for each in self._boundary)) if self._boundary else None
+        scored = Scored(merged, own, interrupted if unmerged else None, shares, scored_step, boundary)
         state.scores.resume(scored, reported.loss)
         state.replica.optimizer_steps = float(self._sums[2])
         with torch.no_grad():

@@ -1,21 +1,28 @@
-"""Scores of a trainer: progressive validation and training loss, and the early-stop state of held-out evaluations."""
+"""Scores of a trainer: progressive validation and training loss, and the early-stop state of held-out evaluations.
+
+Progressive validation has scores of all samples, and of data that arrives also of the segments that ended last.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import isnan, nan
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from cpr_contract.pinned_data import SegmentScores
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import EarlyStopSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation
 
-#: Steps between two merges; cuts and the last step merge as well.
+#: Steps between two merges; cuts and the last step merge as well. Segments with fewer are joined with the next one, so
+#: that their ends at most double the merges.
 MERGE_STEPS = 32
+#: The length of `SegmentBoundary.numbers`.
+BOUNDARY_NUMBERS = 9
 _EARLY_STOP_FIELDS = 4
 
 
@@ -37,6 +44,33 @@ class ScoredSlice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SegmentBoundary:
+    """The last step at which a segment of data that arrives ended and was scored; 0 at the beginning.
+
+    counters: int64 [n], the merged counters after it. scores: those of the samples since the boundary before.
+    """
+
+    step: int
+    counters: Tensor
+    scores: SegmentScores | None = None
+
+    def numbers(self) -> Tensor:
+        """Return all but the counters as float64 [BOUNDARY_NUMBERS], exactly."""
+        known = () if self.scores is None else astuple(self.scores)
+        values = [self.step, *(nan if value is None else value for value in known)]
+        return torch.tensor(values + [0] * (BOUNDARY_NUMBERS - len(values)), dtype=torch.float64)
+
+    @classmethod
+    def of(cls, numbers: Tensor, counters: Tensor) -> Self:
+        """Return the boundary with the result of `numbers`."""
+        step, pin, first_sample, stop, scored, *others = numbers.tolist()
+        if not pin:
+            return cls(int(step), counters)
+        values = (None if isnan(value) else value for value in others)
+        return cls(int(step), counters, SegmentScores(int(pin), int(first_sample), int(stop), int(scored), *values))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Scored:
     """The state of `Scores` but for `loss`. step: the last one that was scored.
 
@@ -49,18 +83,20 @@ class Scored:
     unmerged: Tensor | None
     loss_shares: Tensor
     step: int
+    boundary: SegmentBoundary | None
 
 
 class Scores:
     """Scores each step once, however often it is computed, and merges in two phases around an all-reduce.
 
     `loss` is the mean loss of the steps merged last, in nats unless the network has its own; None before the first
-    merge.
+    merge. `boundary` is None unless segments are scored, too.
     """
 
-    def __init__(self, validation: ProgressiveValidation) -> None:
+    def __init__(self, validation: ProgressiveValidation, *, by_segment: bool = False) -> None:
         self.validation = validation
         self.loss: float | None = None
+        self.boundary = SegmentBoundary(0, validation.state()) if by_segment else None
         self._scored_step = 0
         self._unmerged: Tensor | None = None
         self._loss_shares = torch.zeros(2, dtype=torch.float64)  # of the steps' losses, and of the steps
@@ -87,31 +123,60 @@ class Scores:
         self.loss = total / steps if steps else self.loss
         self._loss_shares.zero_()
 
+    def may_end_segment(self, step: int) -> bool:
+        """Return whether a segment that ends in the batch of `step` is scored. The step then merges."""
+        return self.boundary is not None and step - self.boundary.step >= MERGE_STEPS
+
+    def end_segment(self, step: int, pin: int, batch_size: int) -> None:
+        """Score the samples of the steps from the boundary to `step`, which has just been merged.
+
+        pin: the number of the last one whose samples end in this step.
+        """
+        assert self.boundary is not None, "segments are scored"
+        found, first_step = self.validation.since(self.boundary.counters), self.boundary.step
+        scores = SegmentScores(
+            pin=pin,
+            first_sample=first_step * batch_size,
+            stop=step * batch_size,
+            scored=found.samples,
+            auc=found.auc(),
+            logloss=found.log_loss(),
+            normalised_entropy=found.normalised_entropy(),
+            calibration=found.calibration(),
+        )
+        self.boundary = SegmentBoundary(step, self.validation.state(), scores)
+
     def report_fields(self) -> dict[str, Any]:
         """Return the merged scores by the fields of a report; None for unknown ones."""
         validation = self.validation
         scores = {"auc": validation.auc(), "logloss": validation.log_loss(), "metrics": validation.metrics()}
-        return {"loss": self.loss, **scores}
+        return {"loss": self.loss, **scores, "segment": None if self.boundary is None else self.boundary.scores}
 
     def scored(self) -> Scored:
         """Return the state without copying: it changes with every step."""
-        return Scored(*self.validation.counters(), self._unmerged, self._loss_shares, self._scored_step)
+        return Scored(*self.validation.counters(), self._unmerged, self._loss_shares, self._scored_step, self.boundary)
 
     def resume(self, scored: Scored, loss: float | None) -> None:
         """Restore a state from copies of the tensors of `scored`."""
         self.validation.resume(scored.merged, scored.own)
         self._unmerged, self._loss_shares, self._scored_step = scored.unmerged, scored.loss_shares, scored.step
+        self.boundary = scored.boundary
         self.loss = loss
 
     def merged(self) -> Tensor:
         """Return the merged counters: the same on all trainers after the same step."""
         return self.validation.state()
 
-    def load(self, merged: Tensor) -> None:
-        """Take another trainer's merged counters, or saved ones; drop own counters that are not merged."""
+    def load(self, merged: Tensor, step: int, boundary: SegmentBoundary | None = None) -> None:
+        """Take another trainer's state after `step`, or a saved one; drop own counters that are not merged.
+
+        A segment begins after this step if the state has no boundary.
+        """
         self.validation.load_state(merged)
         self._unmerged = None
         self._loss_shares.zero_()
+        if self.boundary is not None:
+            self.boundary = boundary or SegmentBoundary(step, merged.clone())
 
 
 @dataclass(frozen=True, slots=True)

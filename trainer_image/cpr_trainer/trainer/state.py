@@ -19,10 +19,11 @@ from cpr_trainer.model.dense_optimizer import state_kind
 from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in, saved_model
 from cpr_trainer.trainer.allreduce.group import NO_STATE
 from cpr_trainer.trainer.async_sync.averaging_state import AveragingState
-from cpr_trainer.trainer.scores import EarlyStopState, Scores
+from cpr_trainer.trainer.scores import EarlyStopState, Scores, SegmentBoundary
 
 #: Names of tensors in a save.
 _EVALUATION, _LOST, _STEPS, _EARLY_STOP = "evaluation", "lost", "steps", "verdict"
+_BOUNDARY, _BOUNDARY_COUNTERS = "boundary", "boundary_counters"
 
 
 class DenseState:
@@ -43,8 +44,10 @@ class DenseState:
         self._stops_early = job.evaluation is not None and job.evaluation.early_stop is not None
         self._model, self._seed = job.model, job.data.seed
         self.replica = DenseReplica(job.model, job.data.seed, job.device, job.precision)
-        scored = total_samples if job.data.follow is None else 0  # the end is known to some trainers before others
-        self.scores = Scores(ProgressiveValidation.of(scored, job.model, self.replica.model))
+        follows = job.data.follow is not None
+        scored = 0 if follows else total_samples  # the end is known to some trainers before others
+        validation = ProgressiveValidation.of(scored, job.model, self.replica.model)
+        self.scores = Scores(validation, by_segment=follows)
         self._batch_size = job.data.batch_size
         self._total_samples = total_samples
         self._is_only_trainer = job.trainers == 1
@@ -106,8 +109,11 @@ class DenseState:
         """Load a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""
         self.before_change()
         self.replica.load(tensors)
+        boundary = None
+        if _BOUNDARY in tensors:
+            boundary = SegmentBoundary.of(tensors[_BOUNDARY], tensors[_BOUNDARY_COUNTERS].clone())
         try:
-            self.scores.load(tensors[_EVALUATION])
+            self.scores.load(tensors[_EVALUATION], done, boundary)
             self.early_stop_state = EarlyStopState.of(tensors.get(_EARLY_STOP))
         except ValueError as error:
             raise another_network(str(error)) from error
@@ -125,8 +131,9 @@ class DenseState:
     def tensors(self) -> dict[str, Tensor]:
         """Return copies on the CPU: those of the network, int64 counters, int64 [n, 2] lost ranges.
 
-        Also, without lockstep, int64 [W]: the last step of each rank in the network; and if evaluations may end the
-        job, float64 [4]: see `EarlyStopState`. Unmerged scores are not part of a state; an only trainer merges first.
+        Also, without lockstep, int64 [W]: the last step of each rank in the network; if evaluations may end the job,
+        float64 [4]: see `EarlyStopState`; and if the job follows its data, a `SegmentBoundary`. Unmerged scores are not
+        part of a state; an only trainer merges first.
         """
         if self._is_only_trainer:
             self.scores.merge(*self.scores.to_merge())
@@ -137,6 +144,8 @@ class DenseState:
         }
         if self._stops_early:
             tensors[_EARLY_STOP] = self.early_stop_state.tensor()
+        if (boundary := self.scores.boundary) is not None:
+            tensors |= {_BOUNDARY: boundary.numbers(), _BOUNDARY_COUNTERS: boundary.counters.clone()}
         if self.averaging is not None:
             tensors[_STEPS] = torch.tensor(self.averaging.held_steps(), dtype=torch.int64)
         return tensors

@@ -248,7 +248,8 @@ class Stepper:
         """Complete the step on the dense side: sum over trainers, then the optimizer."""
         assert step == self.state.done + 1, f"step {step} follows step {self.state.done}"
         replica, scores = self.state.replica, self.state.scores
-        merges = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step}
+        ended_pin = self._ended_pin(step)
+        merges = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step} or ended_pin > 0
         to_merge = scores.to_merge() if merges else ()
         held_out = self.held_out.counters(step)
         # SIGTERM does not interrupt this wait: the other trainers would stay inside the collective.
@@ -259,11 +260,23 @@ class Stepper:
         replica.step(step)
         if to_merge:
             scores.merge(*to_merge)
+        if ended_pin:
+            scores.end_segment(step, ended_pin, self._setup.order.batch_size)
         if merges:
             self._status.update(**scores.report_fields())
         if held_out:
             self._status.update(evaluation=self.held_out.scores(step - 1, held_out, replica))
         self.state.done = step
+
+    def _ended_pin(self, step: int) -> int:
+        """Return the number of the last pin that ends in a step, if segments are scored there, else 0.
+
+        It is the same on all trainers: the step merges.
+        """
+        followed = self._setup.followed
+        if followed is None or not self.state.scores.may_end_segment(step):
+            return 0
+        return followed.order.ended_pin(step)
 
     def _push(self, batch_slice: Slice, computed: Computed) -> None:
         done = self.state.done + self._setup.job.per_step
