@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from cpr_contract.pinned_data import PinnedData
+from cpr_contract.pinned_data import PinnedData, SegmentScores
 from cpr_contract.reports import BestEvaluation, GroupScores, HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_operator.metrics import Metrics as OperatorMetrics
@@ -78,6 +78,7 @@ def _trainer_registry() -> CollectorRegistry:
     known: dict[str, Any] = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
     known["evaluation"] = HeldOutScores(1, 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, (GROUP,))
     known["data"] = PinnedData(1, 1, 0, 1.0)
+    known["segment"] = SegmentScores(1, 0, 1, 1, 1.0, 1.0, 1.0, 1.0)
     known["best"] = BestEvaluation(AnchorRef("key", "digest", 1, 1, 1), 1.0, 1)
     registry = CollectorRegistry()
     registry.register(ReportCollector(StatusPublisher(replace(report, metrics=(("own", 1.0),), **known))))

@@ -66,6 +66,35 @@ class HeldOut(Model):
         return cls.model_validate(asdict(scores))
 
 
+class Segment(Model):
+    """The scores of the newest complete segment of data that arrives, of the first label.
+
+    Each sample is scored before it is trained.
+    """
+
+    pin: Count
+    """The number of its last pin. All samples of this pin and of earlier ones are trained."""
+    first_sample: Count
+    """The sample number at which it begins."""
+    stop: Count
+    """The sample number before which it ends."""
+    scored: Count
+    """The number of its samples."""
+    auc: float | None = None
+    """Area under the ROC curve."""
+    logloss: float | None = None
+    """Log loss in nats."""
+    normalised_entropy: float | None = None
+    """Log loss divided by that of the best constant."""
+    calibration: float | None = None
+    """Mean prediction divided by the portion of ones."""
+
+    @classmethod
+    def of(cls, scores: contract.SegmentScores) -> Segment:
+        """Return the scores of a report."""
+        return cls.model_validate(asdict(scores))
+
+
 class Progress(Model):
     """The progress of training, by the leader's last report."""
 
@@ -90,6 +119,8 @@ class Progress(Model):
     LABEL.calibration of several, and the network's own metrics."""
     held_out: HeldOut | None = None
     """The last evaluation on held-out rows, if spec.evaluation requests any."""
+    segment: Segment | None = None
+    """The newest complete segment of data that arrives (spec.data.follow)."""
     eta_seconds: Seconds | None = None
     """Expected remaining time at the present speed. Absent while data that arrives has no end."""
     degraded_samples: Count = 0

@@ -45,7 +45,7 @@ from cpr_operator.api.member_status import (
     Spare,
     Trainer,
 )
-from cpr_operator.api.progress_status import DynamicTable, GroupScores, HeldOut, PinnedData, Point, Progress
+from cpr_operator.api.progress_status import DynamicTable, GroupScores, HeldOut, PinnedData, Point, Progress, Segment
 from cpr_operator.api.runtime_status import Runtime, SparseUpdatesMode, WorkerCount
 
 #: The maximum lengths of lists.

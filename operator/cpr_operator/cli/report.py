@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import DynamicTable, FailureRecord, Goodput, HeldOut, Status, WorkerCount
+from cpr_operator.api.status import DynamicTable, FailureRecord, Goodput, HeldOut, Segment, Status, WorkerCount
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.console import plain_table
 
@@ -60,6 +60,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "auc": progress.auc,
         "logloss": progress.logloss,
         "metrics": progress.metrics,
+        "segment": progress.segment and progress.segment.model_dump(mode="json"),
         "held_out": progress.held_out and progress.held_out.model_dump(mode="json"),
         "tables": [table.model_dump() for table in status.tables],
         "best": status.best and status.best.model_dump(mode="json"),
@@ -144,6 +145,8 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
         table.add_row("data", f"{status.data.pinned_samples:,} samples in {status.data.pins:,} pins{late}")
     if progress.metrics:
         table.add_row("metrics", escape(", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())))
+    if progress.segment is not None:
+        table.add_row("segment", _segment(progress.segment))
     if progress.held_out is not None:
         table.add_row("held out", _held_out(progress.held_out))
     if status.best is not None:
@@ -198,10 +201,17 @@ def cause_text(cause: str) -> str:
 
 def _held_out(found: HeldOut) -> str:
     gauc = "" if found.gauc is None else f"GAUC {found.gauc:.4f}, "
+    return f"{_scores(found, gauc)} at step {found.step:,}, on {found.scored:,} samples"
+
+
+def _segment(found: Segment) -> str:
+    return f"{_scores(found)} up to pin {found.pin:,}, on {found.scored:,} samples before they were trained"
+
+
+def _scores(found: HeldOut | Segment, gauc: str = "") -> str:
     return (
         f"AUC {_number(found.auc, '.4f')}, {gauc}log loss {_number(found.logloss, '.4f')}, normalised entropy "
-        f"{_number(found.normalised_entropy, '.4f')}, calibration {_number(found.calibration, '.3f')} at step "
-        f"{found.step:,}, on {found.scored:,} samples"
+        f"{_number(found.normalised_entropy, '.4f')}, calibration {_number(found.calibration, '.3f')}"
     )
 
 

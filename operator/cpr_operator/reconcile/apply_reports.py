@@ -20,6 +20,7 @@ from cpr_operator.api.status import (
     HeldOut,
     PinnedData,
     Progress,
+    Segment,
     Shard,
     Status,
     Trainer,
@@ -275,6 +276,7 @@ def _progress(status: Status, report: TrainerReport, now: float) -> Progress:
         total = status.data.pinned_samples
     # The last evaluation that no rollback has undone: a new leader has no earlier one.
     known = before.held_out if before.held_out is not None and before.held_out.samples <= report.samples else None
+    known_segment = before.segment if before.segment is not None and before.segment.stop <= report.samples else None
     # The samples that parity or a save holds of every shard: none without parity, or before all reports.
     protected = tuple(map(max, zip(report.shard_protected, report.shard_saves, strict=False)))
     return Progress(
@@ -288,6 +290,7 @@ def _progress(status: Status, report: TrainerReport, now: float) -> Progress:
         logloss=report.logloss,
         metrics=dict(report.metrics),
         held_out=known if report.evaluation is None else HeldOut.of(report.evaluation),
+        segment=known_segment if report.segment is None else Segment.of(report.segment),
         eta_seconds=(total - report.samples) / rate if rate and not status.has_open_data else None,
         degraded_samples=before.degraded_samples,
         replayed_samples=before.replayed_samples,

@@ -10,7 +10,7 @@ from cpr_contract.codec import ContractError, from_dict, from_json
 from cpr_contract.reports import Result, ShardReport, ShardState
 from cpr_contract.roster import AnchorRef
 from cpr_operator.api.cprjob_spec import CPRJobSpec
-from cpr_operator.api.status import Anchor, BestModel, HeldOut, PinnedData, Shard, Status
+from cpr_operator.api.status import Anchor, BestModel, HeldOut, PinnedData, Segment, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import RESULT_UNREADABLE, Failure, Kind
 from cpr_operator.reconcile.apply_reports import restorable, with_total
@@ -168,6 +168,8 @@ def with_termination_message(spec: CPRJobSpec, status: Status, facts: Mapping[st
         if known is not None and known.step == last.step:  # a termination message is too short for groups
             last = last.evolve(groups=known.groups, rest=known.rest)
         progress = progress.evolve(held_out=last)
+    if result.segment is not None:
+        progress = progress.evolve(segment=Segment.of(result.segment))
     best = BestModel.of(result.best) if result.best is not None else status.best
     return status.evolve(progress=progress, best=best)
 

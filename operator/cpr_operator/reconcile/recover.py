@@ -268,7 +268,10 @@ def _progress_at(progress: Progress, samples: int, step: int) -> Progress:
     samples, step = min(samples, progress.samples), min(step, progress.step)
     percent = 100 * samples // max(progress.total_samples, 1)
     held_out = progress.held_out if progress.held_out and progress.held_out.samples <= samples else None
-    return progress.evolve(samples=samples, step=step, percent=percent, protected_samples=None, held_out=held_out)
+    segment = progress.segment if progress.segment and progress.segment.stop <= samples else None
+    return progress.evolve(
+        samples=samples, step=step, percent=percent, protected_samples=None, held_out=held_out, segment=segment
+    )
 
 
 def _event(status: Status, reason: EventReason, message: str) -> Event:

@@ -29,6 +29,7 @@ from cpr_operator.api.status import (
     Plan,
     Progress,
     Runtime,
+    Segment,
     Shard,
     Status,
     Trainer,
@@ -69,6 +70,7 @@ STATUS = Status(
         held_out=HeldOut(
             step=9, samples=900, scored=50, auc=0.7, logloss=0.6, normalised_entropy=0.9, gauc=0.8, groups=(SHOP,)
         ),
+        segment=Segment(pin=7, first_sample=600, stop=900, scored=290, auc=0.625, logloss=0.7, calibration=1.5),
     ),
     tables=(USERS,),
     shards=(
@@ -121,6 +123,10 @@ def test_report_has_exactly_the_documented_fields() -> None:
             "calibration": None, "gauc": 0.8, "groups": [SHOP.model_dump()], "rest": None,
         },
         "data": None,
+        "segment": {
+            "pin": 7, "first_sample": 600, "stop": 900, "scored": 290, "auc": 0.625, "logloss": 0.7,
+            "normalised_entropy": None, "calibration": 1.5,
+        },
         "tables": [USERS.model_dump()],
         "best": {"anchor": ANCHOR.model_dump(), "value": 0.75, "since": 2},
         "plan": {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."},
@@ -167,6 +173,7 @@ def test_summary_has_failures_costs_and_the_model() -> None:
     text = summary(STATUS)
     for words in ("job: Succeeded", "500 samples/s", "AUC 0.7500", "1.000% of all samples lost, 10.000% allowed"):
         assert words in text
+    assert "AUC 0.6250, log loss 0.7000, normalised entropy -, calibration 1.500 up to pin 7, on 290 samples" in text
     assert "at most 1,500 row updates lost" in text
     assert "90.0% of 100.0 s; recovering 7.5 s, starting 2.5 s" in text
     assert "2 in each trainer: measured for the first batch" in text

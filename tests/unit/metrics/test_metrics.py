@@ -24,6 +24,7 @@ from cpr_operator.api.status import (
     Plan,
     Progress,
     PublishedModel,
+    Segment,
     Shard,
     Status,
 )
@@ -62,7 +63,9 @@ def value(metrics: Metrics, name: str, *labels: str) -> float | None:
 
 
 def test_every_gauge_has_a_value_once_its_job_has_one() -> None:
-    progress = Progress(protected_samples=1, auc=0.7, held_out=HeldOut(step=1, samples=1, scored=1, auc=0.7, gauc=0.6))
+    segment = Segment(pin=1, first_sample=0, stop=1, scored=1, auc=0.7, logloss=0.5, calibration=1.0)
+    held_out = HeldOut(step=1, samples=1, scored=1, auc=0.7, gauc=0.6)
+    progress = Progress(protected_samples=1, auc=0.7, held_out=held_out, segment=segment)
     anchor = Anchor(key="k", digest="d", generation=1, step=1, samples=1)
     table = DynamicTable(name="user", capacity=8192, entries=2048, occupancy_percent=25, updated=1.0)
     full = status().evolve(progress=progress, tables=(table,), best=BestModel(anchor=anchor, value=0.7, since=0))

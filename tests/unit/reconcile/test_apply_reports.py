@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from cpr_contract.pinned_data import SegmentScores
 from cpr_contract.reports import BestEvaluation, HeldOutScores, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_operator.api.status import Anchor, BestModel, Fork, HeldOut, Status
+from cpr_operator.api.status import Anchor, BestModel, Fork, HeldOut, Segment, Status
 from cpr_operator.ledger import union
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
@@ -57,6 +58,23 @@ async def test_last_evaluation_stays_unless_it_is_undone(
     if reported is not None:
         scores = {"auc": 0.7, "logloss": 0.5, "normalised_entropy": 0.9, "calibration": 1.1}
         assert found == HeldOut(step=2, samples=200, scored=5, **scores)
+
+
+@KNOWN_AND_REPORTED
+async def test_scores_of_the_newest_segment_stay_unless_they_are_undone(
+    known_at: int | None, reported_at: int | None, expected: int | None
+) -> None:
+    observed = await input_in_mid_training(1)
+    if known_at is not None:
+        stop = 10**9 if expected is None else known_at
+        known = Segment(pin=1, first_sample=0, stop=stop, scored=stop, auc=0.6)
+        observed = with_status(observed, progress=observed.job.status.progress.evolve(segment=known))
+    reported = None if reported_at is None else SegmentScores(3, 100, reported_at, 90, 0.7, 0.5, 0.9, None)
+    found = apply_reports(begin(with_report(observed, "trainer/0", segment=reported))).status.progress.segment
+    assert (None if found is None else found.stop) == expected
+    if reported is not None:
+        scores = {"auc": 0.7, "logloss": 0.5, "normalised_entropy": 0.9}
+        assert found == Segment(pin=3, first_sample=100, stop=200, scored=90, **scores)
 
 
 @KNOWN_AND_REPORTED

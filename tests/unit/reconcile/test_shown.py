@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cpr_contract.codec import to_json
+from cpr_contract.pinned_data import SegmentScores
 from cpr_contract.reports import BestEvaluation, HeldOutScores, Result
 from cpr_operator.api.cost_status import Ledger
 from cpr_operator.api.member_status import Dense
@@ -73,12 +76,14 @@ def test_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
     held_out = HeldOutScores(8, 800, 50, 0.75, 0.55, 0.9, 1.0)
     best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
     result = Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out, best)
+    result = replace(result, segment=SegmentScores(7, 320, 640, 319, 0.7, 0.5, None, 1.0))
     ended = with_termination_message(SPEC, status, {"trainer/0": Done(to_json(result))})
     assert ended.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
     progress = ended.progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
     assert progress.metrics == {"buy.auc": 0.9}
     assert progress.held_out == HeldOut.of(held_out)
+    assert (progress.segment.pin, progress.segment.scored, progress.segment.logloss) == (7, 319, 0.5)
     assert with_termination_message(SPEC, status, {"trainer/0": Done("no result")}) == status
 
 

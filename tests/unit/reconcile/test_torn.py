@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerState
-from cpr_operator.api.progress_status import HeldOut
+from cpr_operator.api.progress_status import HeldOut, Segment
 from cpr_operator.api.status import Anchor
 from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.apply_reports import apply_reports
@@ -38,14 +38,16 @@ async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.REST
 
 
 @pytest.mark.parametrize(("samples", "recorded"), [(0, 0), (199, 0), (200, 20), (400, 20)])
-async def test_rollback_removes_an_evaluation_that_it_undoes(samples: int, recorded: int) -> None:
+async def test_rollback_removes_scores_that_it_undoes(samples: int, recorded: int) -> None:
     """Otherwise the next generation's evaluation of that step would count as recorded."""
     observed = await input_in_mid_training(2)
     progress = observed.before.progress.evolve(step=50, samples=500, held_out=HeldOut(step=20, samples=200, scored=10))
+    progress = progress.evolve(segment=Segment(pin=2, first_sample=100, stop=200, scored=100))
     observed = with_status(observed, progress=progress)
     anchor = Anchor(key="job/1", digest="", generation=1, step=samples // 10, samples=samples) if samples else None
     rolled = apply_rollback(begin(observed), RollBack(anchor, (), "test")).status
     assert recorded_in(rolled).evaluation == recorded
+    assert (rolled.progress.segment is not None) is (recorded == 20)
     assert recorded_in(rolled).generation == recorded_in(observed.before).generation + 1
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cpr_contract.pinned_data import SegmentScores
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_trainer.runtime.environment import BadSpecError
@@ -42,6 +43,13 @@ def test_metrics_that_are_unknown_or_no_numbers_are_omitted() -> None:
         "loss": 0.5, "calibration": 1.01, "saves": 3.0, "save_stall_seconds": 0.0, "paused_seconds": 0.0,
         "degraded_samples": 0.0,
     }  # fmt: skip
+
+
+def test_scores_of_the_newest_segment_are_logged_with_its_pin() -> None:
+    segment = SegmentScores(7, 600, 900, 290, 0.75, 0.5, None, 1.25)
+    found = metrics_of(replace(REPORT, segment=segment))
+    expected = {"segment_pin": 7.0, "segment_auc": 0.75, "segment_logloss": 0.5, "segment_calibration": 1.25}
+    assert found == {**metrics_of(REPORT), **expected}
 
 
 def test_leader_logs_every_ten_seconds_and_at_the_end_and_a_follower_opens_nothing() -> None:

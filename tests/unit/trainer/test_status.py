@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import to_json
+from cpr_contract.pinned_data import SegmentScores
 from cpr_contract.reports import (
     GroupScores,
     HeldOutScores,
@@ -21,6 +22,7 @@ from cpr_contract.roster import Counters
 from cpr_trainer.trainer.status import ProgressTimer, ReportCollector, StatusPublisher, progress_line
 
 EVALUATION = HeldOutScores(10, 1000, 50, 0.8, 0.5, None, 1.25)
+SEGMENT = SegmentScores(7, 600, 900, 290, 0.625, 0.5, None, 1.5)
 
 
 def _report() -> TrainerReport:
@@ -138,7 +140,7 @@ def test_metrics_are_the_report() -> None:
     status = StatusPublisher(_report())
     status.fill_in = lambda report: replace(report, saves=3)
     status.update(samples=1200, auc=0.75, metrics=(("buy.auc", 0.5),))
-    status.update(evaluation=EVALUATION)
+    status.update(evaluation=EVALUATION, segment=SEGMENT)
     registry = CollectorRegistry()
     registry.register(ReportCollector(status))
     page = generate_latest(registry).decode()
@@ -149,6 +151,9 @@ def test_metrics_are_the_report() -> None:
     assert 'cprjob_trainer_metric{name="buy.auc"} 0.5' in page
     assert "cprjob_trainer_held_out_auc_ratio 0.8" in page
     assert "cprjob_trainer_held_out_calibration_ratio 1.25" in page
+    assert "cprjob_trainer_segment_pin 7.0" in page
+    assert "cprjob_trainer_segment_auc_ratio 0.625" in page
+    assert "cprjob_trainer_segment_normalised_entropy_ratio" not in page, "it is not defined either"
     assert "cprjob_trainer_held_out_normalised_entropy_ratio" not in page, "it is not defined"
     assert "cprjob_trainer_loss_nats" not in page, "what is not known is left out"
     assert 'cprjob_trainer_state{state="Training"} 1.0' in page
@@ -171,6 +176,11 @@ def test_progress_line_has_all_values() -> None:
 def test_progress_line_has_the_last_evaluation() -> None:
     found = HeldOutScores(1000, 256_000, 500, 0.8125, 0.5, 0.9, 1.1)
     assert progress_line(report(auc=0.75, evaluation=found)).endswith("AUC 0.7500, held-out AUC 0.8125 at step 1,000")
+
+
+def test_progress_line_has_the_newest_segment() -> None:
+    found = progress_line(report(auc=0.75, segment=SEGMENT))
+    assert ", AUC 0.7500, AUC 0.6250 of the segment up to pin 7" in found
 
 
 def test_progress_line_omits_unknown_values() -> None:

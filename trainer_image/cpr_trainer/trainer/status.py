@@ -58,6 +58,13 @@ _HELD_OUT: Mapping[str, tuple[str, str]] = {
     "calibration": ("cprjob_trainer_held_out_calibration_ratio", "Its mean prediction by the portion of ones"),
     "samples": ("cprjob_trainer_held_out_trained_samples", "Samples that its model was trained on"),
 }
+_SEGMENT: Mapping[str, tuple[str, str]] = {
+    "pin": ("cprjob_trainer_segment_pin", "Number of the last pin in the newest complete segment"),
+    "auc": ("cprjob_trainer_segment_auc_ratio", "Progressive AUC of that segment alone"),
+    "logloss": ("cprjob_trainer_segment_logloss_nats", "Its log loss"),
+    "normalised_entropy": ("cprjob_trainer_segment_normalised_entropy_ratio", "Its log loss by that of a constant"),
+    "calibration": ("cprjob_trainer_segment_calibration_ratio", "Its mean prediction by the portion of ones"),
+}
 _BEST: Mapping[str, tuple[str, str]] = {
     "value": ("cprjob_trainer_best_evaluation", "Best evaluation so far, by the metric of earlyStop"),
     "since": ("cprjob_trainer_evaluations_since_best", "Evaluations since the best one"),
@@ -187,6 +194,7 @@ class ReportCollector(Collector):
             (GaugeMetricFamily, report, _GAUGES),
             (CounterMetricFamily, report, _COUNTERS),
             (GaugeMetricFamily, report.evaluation, _HELD_OUT),
+            (GaugeMetricFamily, report.segment, _SEGMENT),
             (GaugeMetricFamily, report.best, _BEST),
         ):
             for field, (name, text) in families.items():
@@ -247,6 +255,8 @@ def progress_line(report: TrainerReport) -> str:
         parts.append(f"loss {report.loss:.4f}")
     if report.auc is not None:
         parts.append(f"AUC {report.auc:.4f}")
+    if report.segment is not None and report.segment.auc is not None:
+        parts.append(f"AUC {report.segment.auc:.4f} of the segment up to pin {report.segment.pin:,}")
     if report.evaluation is not None and report.evaluation.auc is not None:
         parts.append(f"held-out AUC {report.evaluation.auc:.4f} at step {report.evaluation.step:,}")
     if report.samples_per_s and not is_open:

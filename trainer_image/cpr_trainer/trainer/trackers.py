@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from math import isfinite
@@ -29,6 +29,9 @@ from cpr_trainer.runtime.environment import BadSpecError
 _LOG = logging.getLogger(__name__)
 _MLFLOW_URI, _MLFLOW_SERVERS = "MLFLOW_TRACKING_URI", ("http://", "https://", "databricks", "uc")
 _FLUSH_INTERVAL = "x_transaction_log_flush_interval"
+
+#: Fields of `SegmentScores` that are logged.
+_OF_SEGMENT = frozenset({"pin", "auc", "logloss", "normalised_entropy", "calibration"})
 
 EVERY_S = 10.0
 #: The delay with which the end of training is noticed. Once the final anchor is committed, pods may be ended at once.
@@ -251,12 +254,14 @@ class Tracking:
 
 def metrics_of(report: TrainerReport) -> Mapping[str, float]:
     """Return the known metrics of a report by name."""
+    of_segment = () if report.segment is None else asdict(report.segment).items()
     known = {
         "loss": report.loss,
         "auc": report.auc,
         "logloss": report.logloss,
         "samples_per_second": report.samples_per_s,
         **dict(report.metrics),
+        **{f"segment_{name}": value for name, value in of_segment if name in _OF_SEGMENT},
         "saves": report.saves,
         "save_stall_seconds": report.save_stall_s,
         "paused_seconds": report.paused_s,

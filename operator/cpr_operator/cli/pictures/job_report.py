@@ -149,6 +149,7 @@ def facts(report: JobReport) -> tuple[tuple[str, str], ...]:
         ("AUC", _number(progress.auc)),
         ("log loss", _number(progress.logloss)),
         *((name, _number(value)) for name, value in sorted(progress.metrics.items())),
+        *_segment(status),
         *_held_out(status),
         ("budget", UNKNOWN if budget is None else f"{budget.spent:.3%} of {budget.limit:.3%} lost"),
         ("rollbacks", UNKNOWN if budget is None else str(budget.rollbacks)),
@@ -156,6 +157,20 @@ def facts(report: JobReport) -> tuple[tuple[str, str], ...]:
         ("samples replayed", f"{progress.replayed_samples:,}"),
         ("pods replaced", str(status.restarts)),
         ("workers in each trainer", UNKNOWN if workers is None else str(workers.count)),
+    )
+
+
+def _segment(status: Status) -> tuple[tuple[str, str], ...]:
+    """Return the scores of the newest complete segment, if the job follows its data."""
+    found = status.progress.segment
+    if found is None:
+        return ()
+    return (
+        ("newest segment", f"up to pin {found.pin:,}, {found.scored:,} samples"),
+        ("segment AUC", _number(found.auc)),
+        ("segment log loss", _number(found.logloss)),
+        ("segment normalised entropy", _number(found.normalised_entropy)),
+        ("segment calibration", _number(found.calibration)),
     )
 
 
