@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from cpr_contract.codec import from_json
+from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.manifests import ShardManifest
 from cpr_contract.model import TableSpec
 from cpr_contract.reports import Result, TrainerState
@@ -18,19 +20,24 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataFormat, DataSpec, FollowSpec, JobSpec
 from cpr_trainer.checkpoint.format.documents import read_document
 from cpr_trainer.checkpoint.format.records import read_anchor
+from cpr_trainer.checkpoint.restore.dense_loader import read_tensors
 from cpr_trainer.store import open_store
-from processes.faults import NEVER_S
+from cpr_trainer.trainer.scores import SegmentBoundary
+from processes.faults import NEVER_S, SUPERVISED_PODS, killed_processes, reach
 from support import table_data
 from support.followed_tables import lake_of
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, saved_model, single_process_model
 from support.pins import Pins
+from support.warm_start import run_held
 
 pytestmark = pytest.mark.dist
 
 BATCH = 50
 #: A time that no test reaches: a job of such data trains its last batch once a later pin is there.
 FAR_S = 1e12
+#: A step that no test reaches.
+FREE = 10**9
 
 
 def job_of(folder: Path, trainers: int = 2) -> JobSpec:
@@ -103,13 +110,21 @@ def check_end(job: JobSpec, anchor: AnchorRef, samples: int) -> None:
     assert [(save.samples, save.bits, save.chain) for save in saves] == [(samples, 32, ())] * len(saves)
 
 
-def check_calm_run(found: SavedModel, pins: Pins, job: JobSpec, folder: Path) -> None:
-    """Another run, which has all pins at its start, and one end, leaves the same bits."""
+def check_calm_run(found: SavedModel, pins: Pins, job: JobSpec, folder: Path) -> AnchorRef:
+    """Another run, which has all pins at its start, and one end, leaves the same bits. Return its anchor."""
     pins.copy_to(job)
     with LocalJob(job, folder / "calm", NEVER_S) as running:
         running.start()
         anchor = running.result()
     check_equal(found, saved_model(job, anchor, folder / "expected"))
+    return anchor
+
+
+def scored_segment(job: JobSpec, anchor: AnchorRef) -> tuple[Tensor, Tensor]:
+    """Return the scores of the newest complete segment in an anchor, and the counters at its end."""
+    store = open_store(job.snapshots.store, None, None)
+    tensors = read_tensors(store, read_anchor(store, anchor))
+    return tensors["boundary"], tensors["boundary_counters"]
 
 
 def check_equal(found: SavedModel, expected: SavedModel) -> None:
@@ -119,23 +134,34 @@ def check_equal(found: SavedModel, expected: SavedModel) -> None:
 
 
 def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_path: Path) -> None:
-    """Faults while all wait for files, while these are trained, and at the end; the same pins give the same bits."""
+    """Faults while all wait for files, while these are trained, and at the end; the same pins give the same bits.
+
+    The processes of both trainers are killed in the middle of a segment, and its scores are those of a calm run. Ends
+    of segments that are scored are those of steps 39 and 72: other ones come less than 32 steps after one.
+    """
     log = Log(tmp_path / "log")
     log.day(1, 430)
     job = job_of(tmp_path / "disturbed")
     pins = Pins(job)
-    with LocalJob(job, tmp_path / "disturbed", NEVER_S) as running:
-        running.start()
+    with LocalJob(job, tmp_path / "disturbed", NEVER_S, dict(SUPERVISED_PODS)) as running:
+        running.hold_at(FREE)
+        running.start(run_held)
         all_trained(running, pins, log.rows)
         for number, fault in enumerate((kill_shard, kill_trainer(1), kill_trainer(0), roll_back), 2):
             fault(running)
+            in_segment = fault is roll_back and 60  # segments end with steps 54 and 69
+            running.hold_at(in_segment or FREE)
             log.day(number, 700 + 10 * number)
             running.wait_for(lambda: pins.read() == log.rows, "the file is pinned")
             if fault is not roll_back:
                 kill_shard(running)
+            if in_segment:
+                reach(running, in_segment)
+                with killed_processes(ROLE_TRAINER, 0, 1)(running):
+                    running.hold_at(FREE)
             all_trained(running, pins, log.rows)
             assert running.trainer(running.leader).state is TrainerState.TRAINING
-        log.day(0, 5)
+        log.day(0, 105)
         all_trained(running, pins, log.rows)
         pins.end()
         kill_shard(running)
@@ -147,7 +173,16 @@ def test_members_are_killed_while_files_come_and_each_row_is_trained_once(tmp_pa
     assert (result.lost, result.total_samples) == ((), log.rows + voids)
     found = saved_model(job, anchor, tmp_path / "found")
     assert found.scored == log.rows
-    check_calm_run(found, pins, job_of(tmp_path / "calm"), tmp_path)
+    calm_job = job_of(tmp_path / "calm")
+    calm = check_calm_run(found, pins, calm_job, tmp_path)
+    boundary, counters = scored_segment(job, anchor)
+    expected_boundary, expected_counters = scored_segment(calm_job, calm)
+    assert torch.equal(boundary, expected_boundary)
+    assert torch.equal(counters, expected_counters)
+    segment = result.segment
+    assert segment == SegmentBoundary.of(boundary, counters).scores
+    assert segment is not None
+    assert (segment.first_sample, segment.stop, segment.scored) == (39 * BATCH, 72 * BATCH, 740 + 750 + 105)
 
 
 def test_only_trainer_ends_as_one_process_does_once_all_is_trained(tmp_path: Path) -> None:
