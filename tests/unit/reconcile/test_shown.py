@@ -19,6 +19,7 @@ from cpr_operator.api.status import (
     Plan,
     Progress,
     Scale,
+    Segment,
     Shard,
     Status,
     Trainer,
@@ -76,14 +77,15 @@ def test_result_has_the_scores_of_the_last_step_and_the_best_model() -> None:
     held_out = HeldOutScores(8, 800, 50, 0.75, 0.55, 0.9, 1.0)
     best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
     result = Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out, best)
-    result = replace(result, segment=SegmentScores(7, 320, 640, 319, 0.7, 0.5, None, 1.0))
+    segment = SegmentScores(7, 320, 640, 319, 0.7, 0.5, None, 1.0)
+    result = replace(result, segment=segment)
     ended = with_termination_message(SPEC, status, {"trainer/0": Done(to_json(result))})
     assert ended.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
     progress = ended.progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
     assert progress.metrics == {"buy.auc": 0.9}
     assert progress.held_out == HeldOut.of(held_out)
-    assert (progress.segment.pin, progress.segment.scored, progress.segment.logloss) == (7, 319, 0.5)
+    assert progress.segment == Segment.of(segment)
     assert with_termination_message(SPEC, status, {"trainer/0": Done("no result")}) == status
 
 

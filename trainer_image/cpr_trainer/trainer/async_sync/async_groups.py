@@ -197,4 +197,4 @@ class AsyncFollower(AsyncGroup):
         self._averaging.outgoing.append(ScoreDelta(self._step, counters.clone(), losses.clone()))
         counters.zero_()
         if (merged := self._averaging.take_merged()) is not None:
-            self._state.scores.load(merged)
+            self._state.scores.load(merged, self._step)
