@@ -170,7 +170,7 @@ class Metrics(Collector):
     def _times(self, now: float) -> Iterator[Metric]:
         """Yield goodput and its parts, with the time that a job has waited since its status changed.
 
-        That time may turn out to be training. The counters of lost time then stand still until it is caught up.
+        This time may become training. The counters of lost time then stand still until it is caught up.
         """
         ratio = GaugeMetricFamily("cprjob_goodput_ratio", "Productive time by wall time.", labels=JOB)
         productive = CounterMetricFamily(

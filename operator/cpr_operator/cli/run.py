@@ -45,7 +45,7 @@ RUNS = Path("cprjob-runs")
 #: The job of a local run stays in its folder until the user deletes the folder: its model is yet to be exported. No
 #: other cluster runs it.
 LOCAL_FIELDS = {"ttlSecondsAfterFinished": None, "managedBy": None}
-#: Seconds between two looks at a job whose status stays the same, and while kills wait for their sample.
+#: Seconds between two looks at a job with an unchanged status, and while kills wait for their sample.
 POLL_S, KILLS_POLL_S = 1.0, 0.2
 REPORT_DEADLINE_S = 1.0
 #: Seconds to wait after a pod's change, so that several changes share a pass.

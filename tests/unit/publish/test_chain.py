@@ -175,7 +175,7 @@ class Death(BaseException):
 
 
 class Mortal(MemoryStore):
-    """A store whose process dies before a write or a deletion, as `lives` counts them down."""
+    """A store with a process that dies before a write or a deletion, as `lives` counts them down."""
 
     def __init__(self, objects: dict[str, bytes], lives: list[int]) -> None:
         super().__init__(self.pay)

@@ -73,7 +73,7 @@ NETWORKS = pytest.mark.parametrize("factory", [drops, normalises, both])
 
 
 class InOrder(ComputeWorkers):
-    """Workers whose parts run one after the other, in this order."""
+    """Workers with parts that run one after the other, in this order."""
 
     def __init__(self, order: Sequence[int]) -> None:
         super().__init__(len(order))

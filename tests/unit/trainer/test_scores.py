@@ -93,7 +93,7 @@ class Trainers:
                 self.found.append(reported)
 
     def restore(self, step: int) -> None:
-        """Begin anew from the state that the first one had after `step`, as both load it from an anchor."""
+        """Begin anew from the state of the first one after `step`, as both load it from an anchor."""
         merged, boundary = self.scores[0].merged(), self.scores[0].boundary
         assert boundary is not None
         self.scores = self._begin()

@@ -153,7 +153,7 @@ class StreamOrder:
         return sum(len(segment.real(samples)) for segment in self._segments_of(samples))
 
     def ended_pin(self, step: int) -> int:
-        """Return the number of the last pin whose samples end in the batch of `step`, 0 if none does.
+        """Return the number of the last pin with its end in the batch of `step`, 0 if none has.
 
         Pins that begin after this batch do not count, so a process that has not read them returns the same.
         """

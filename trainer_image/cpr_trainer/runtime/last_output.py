@@ -60,7 +60,7 @@ class Tail:
         self._count += len(data)
 
     def take(self) -> bytes:
-        """Return the bytes, and begin anew. A first line that is cut is left out."""
+        """Return the bytes, and begin again. A first line that is cut is left out."""
         count, at = self._count, self._count % OUTPUT_BYTES
         data = self._memory[_COUNT_BYTES:]
         self._count = 0

@@ -128,9 +128,9 @@ class Scores:
         return self.boundary is not None and step - self.boundary.step >= MERGE_STEPS
 
     def end_segment(self, step: int, pin: int, batch_size: int) -> None:
-        """Score the samples of the steps from the boundary to `step`, which has just been merged.
+        """Score the samples of the steps from the boundary to `step`, right after its merge.
 
-        pin: the number of the last one whose samples end in this step.
+        pin: the number of the last one with its end in this step.
         """
         assert self.boundary is not None, "segments are scored"
         found, first_step = self.validation.since(self.boundary.counters), self.boundary.step

@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1
 def _yield_processors(niceness: int) -> None:
     os.nice(niceness)
     try:
-        # The kernel may share processors out by sessions first, of which each pod is one (sched(7)).
+        # The kernel may share processors out by sessions first, and each pod has its own (sched(7)).
         autogroup = os.open("/proc/self/autogroup", os.O_WRONLY)
         os.write(autogroup, str(niceness).encode())
         os.close(autogroup)
