@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import random
 import signal
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 
 from cpr_contract import env
+from cpr_operator.cli import run
+from cpr_operator.cli.console import SafeConsole
 from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.protocol import PodPatch, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
@@ -127,6 +130,15 @@ async def test_publisher_yields_the_processors_to_members(
     niceness, *of_autogroup = log(tmp_path, await until_pod(cluster, job, ended)).split()
     assert int(niceness) == os.nice(0) + yields
     assert of_autogroup[2:] == [str(yields)] * len(AUTOGROUPS)
+
+
+async def test_run_ends_with_the_status_of_its_job(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "POLL_S", 3600.0)
+    job, shown = cluster.create_job(document("short")), io.StringIO()
+    following = asyncio.create_task(run.RunMonitor(cluster, job, (), SafeConsole(file=shown)).follow())
+    await until(shown.getvalue)  # it waits for a change now
+    await cluster.write_status(await cluster.get_job(NAMESPACE, job.name), {"phase": "Succeeded"})
+    assert (await following).phase == "Succeeded"
 
 
 async def test_exit_code_and_termination_message_are_kept_until_the_pod_is_deleted(cluster: LocalCluster) -> None:

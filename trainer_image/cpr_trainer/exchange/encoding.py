@@ -34,7 +34,7 @@ class Encoding:
     def of(cls, job: JobSpec) -> Self:
         """Return the encoding of a job: four bytes for numbers if all fit, and values in its precision.
 
-        Vectors of tables that all are in bfloat16 are exact in it, whatever the job's precision is.
+        If all tables are in bfloat16, so are vectors, which are then exact, whatever the job's precision is.
         """
         rows = sum(table.rows for table in job.model.tables)
         halves = all(table.precision == "bf16" for table in job.model.tables)

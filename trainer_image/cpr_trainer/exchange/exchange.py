@@ -278,8 +278,10 @@ class Exchange(LinkStates):
     def announce_cut(self, cut_step: int) -> None:
         """Announce the next cut (0: none), at once and in all further frames."""
         with self._loop.changed:
-            changes, self._session.cut_step = cut_step != self._session.cut_step, cut_step
-            for link in self._loop.links if changes else ():  # a trainer that has stopped at the cut sends no push
+            if cut_step == self._session.cut_step:
+                return
+            self._session.cut_step = cut_step
+            for link in self._loop.links:  # a trainer that has stopped at the cut sends no push
                 if link.state in CONNECTED:
                     link.ping()
             self._send_remaining()
