@@ -128,7 +128,7 @@ async def test_publisher_yields_the_processors_to_members(
     pod["metadata"]["labels"][env.LABEL_ROLE] = role
     await cluster.create_pod(pod)
     niceness, *of_autogroup = log(tmp_path, await until_pod(cluster, job, ended)).split()
-    assert int(niceness) == os.nice(0) + yields
+    assert int(niceness) == min(os.nice(0) + yields, 19)  # the most that there is
     assert of_autogroup[2:] == [str(yields)] * len(AUTOGROUPS)
 
 
