@@ -85,7 +85,7 @@ SOAK_seeds-2 = $(call seeds,5000,7500,10000)
 seeds        = cd tests; ../$(BIN)/python -m simulation.data_plane $(1) $(2) & ../$(BIN)/python -m simulation.data_plane $(2) $(3) && wait $$!
 SOAK_storms  = $(PYTEST) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/simulation/control_plane
 SOAK_storm   = $(MAKE) storm
-SOAK_kind    = $(PYTEST) -o faulthandler_timeout=0 tests/soak/kind
+SOAK_kind    = tests/cluster/binaries.sh kubectl helm versitygw && $(PYTEST) -o faulthandler_timeout=0 tests/soak/kind
 SOAK_scale   = $(BIN)/cprjob bench scale --curve passes && $(BIN)/python benchmarks/scripts/operator_scale.py --jobs 1000 --foreign 10000
 
 soak: env  ## ring 3: PART=name, one of `make parts`; each takes at most an hour
