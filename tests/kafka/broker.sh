@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A real Apache Kafka broker (KRaft, one node): broker.sh lib, or broker.sh start FOLDER HOST PORT.
 # `lib` fetches its jars from Maven and formats an empty log, once. `start` prints the broker's process id once it
-# listens, and uses the log that the folder has. Needs Java 17 and Maven.
+# listens, and uses the log that the folder has. If the folder has secured.properties, the broker also listens with SSL
+# and SASL_SSL, on the ports PORT + 2 and PORT + 3, with these settings. Needs Java 17 and Maven.
 set -euo pipefail
 version=${KAFKA_VERSION:-4.1.0}
 lib=${XDG_CACHE_HOME:-$HOME/.cache}/cprjob/kafka-$version
@@ -9,12 +10,14 @@ java=(java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$lib/*")
 
 # settings FOLDER HOST PORT
 settings() {
+  local secured=
+  [ ! -e "$1/secured.properties" ] || secured=,SSL://$2:$(($3 + 2)),SASL_SSL://$2:$(($3 + 3))
   cat <<CONF
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@$2:$(($3 + 1))
-listeners=PLAINTEXT://$2:$3,CONTROLLER://$2:$(($3 + 1))
-advertised.listeners=PLAINTEXT://$2:$3
+listeners=PLAINTEXT://$2:$3,CONTROLLER://$2:$(($3 + 1))$secured
+advertised.listeners=PLAINTEXT://$2:$3$secured
 controller.listener.names=CONTROLLER
 log.dirs=$1/data
 offsets.topic.replication.factor=1
@@ -24,6 +27,7 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 CONF
+  [ -z "$secured" ] || cat "$1/secured.properties"
 }
 
 lib() {

@@ -10,14 +10,14 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
-from cpr_contract.spec import KafkaSpec
+from cpr_contract.spec import KafkaSpec, SecurityProtocol
 from cpr_trainer.data.kafka.client import KafkaTopic
 from cpr_trainer.data.kafka.message_format import MessageFormat
 from cpr_trainer.data.kafka.values import JsonValues
@@ -39,6 +39,10 @@ class Broker:
         self.address = f"{host}:{self._port}"
         self.start()
         self.admin = AdminClient({"bootstrap.servers": self.address})
+
+    def address_of(self, protocol: SecurityProtocol) -> str:
+        """Return the address of the listener with this protocol: see `broker.sh`."""
+        return f"{self._host}:{self._port + {'PLAINTEXT': 0, 'SSL': 2, 'SASL_SSL': 3}[protocol]}"
 
     def start(self) -> None:
         """Start, and wait until the broker listens."""
@@ -117,12 +121,15 @@ def running_broker(folder: Path, host: str = "127.0.0.1") -> Iterator[Broker]:
 
 
 def _free_ports(host: str) -> int:
-    """Return a free port before another free one."""
+    """Return the first of four free ports in a row."""
     while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind((host, 0))
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(4)]
+            sockets[0].bind((host, 0))
+            first = int(sockets[0].getsockname()[1])
             try:
-                second.bind((host, first.getsockname()[1] + 1))
-            except OSError:
+                for number, each in enumerate(sockets[1:], first + 1):
+                    each.bind((host, number))
+            except (OSError, OverflowError):  # another's, or above the last
                 continue
-            return int(first.getsockname()[1])
+            return first
