@@ -11,6 +11,7 @@ CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
 CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates may name, separated by commas
 CPR_OPERATOR_KUEUE               whether jobs may stand in queues of Kueue (false)
 CPR_OPERATOR_ENCRYPTION          None or TLS: the encryption of jobs that state none (None)
+CPR_OPERATOR_ISSUER              KIND.GROUP/NAME of the issuer of CAs of encrypted jobs that state none (empty: none)
 CPR_OPERATOR_LOG_LEVEL           debug, info, warning or error (info); debug includes all records of kopf
 CPR_OPERATOR_LOG_FORMAT          text, or json: one object a line (text)
 OTEL_EXPORTER_OTLP_ENDPOINT      the collector of traces, by HTTP (empty: none); other variables of OpenTelemetry count

@@ -131,6 +131,7 @@ class ElectedOperator:
             kueue=self._configuration.kueue,
             records=True,
             encryption=self._configuration.encryption,
+            issuer=self._configuration.issuer,
             identity=OperatorIdentity(load, time.monotonic).get,
         )
         queue = ReconcileQueue(measured(controller.run_pass, self._metrics), random.Random())

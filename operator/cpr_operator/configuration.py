@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast, get_args
 
+from pydantic import ValidationError
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 from cpr_contract.choices import Encryption
+from cpr_operator.api.cprjob_spec import IssuerRef
 from cpr_operator.desired.job_objects import IngressSources
 from cpr_operator.desired.template import Restriction
 
@@ -25,6 +27,7 @@ RESTRICT_TEMPLATES = "CPR_OPERATOR_RESTRICT_TEMPLATES"
 SERVICE_ACCOUNTS = "CPR_OPERATOR_SERVICE_ACCOUNTS"
 KUEUE = "CPR_OPERATOR_KUEUE"
 ENCRYPTION = "CPR_OPERATOR_ENCRYPTION"
+ISSUER = "CPR_OPERATOR_ISSUER"
 LOG_LEVEL = "CPR_OPERATOR_LOG_LEVEL"
 LOG_FORMAT = "CPR_OPERATOR_LOG_FORMAT"
 #: OpenTelemetry's own variables. Its exporter reads them, and further ones.
@@ -56,7 +59,8 @@ class Configuration:
 
     No namespaces: all of the cluster. `lease` is (namespace, name). `sources` may reach the HTTP port of pods; None if
     the operator runs outside of the cluster: then every pod may. `restriction` limits pod templates. `kueue`: jobs may
-    stand in queues of Kueue. `traces`: spans are sent to a collector. `encryption`: that of jobs that state none.
+    stand in queues of Kueue. `traces`: spans are sent to a collector. `encryption`, `issuer`: those of jobs
+    that state none.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -67,6 +71,7 @@ class Configuration:
     kueue: bool = False
     traces: bool = False
     encryption: Encryption = "None"
+    issuer: IssuerRef | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Configuration:
@@ -100,6 +105,7 @@ class Configuration:
             kueue,
             traces,
             encryption,
+            _issuer(environ),
         )
 
 
@@ -119,6 +125,20 @@ def set_up_logs(environ: Mapping[str, str]) -> None:
 def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
     names = (part.strip() for part in environ.get(variable, "").split(","))
     return tuple(name for name in names if name)
+
+
+def _issuer(environ: Mapping[str, str]) -> IssuerRef | None:
+    """The issuer in KIND.GROUP/NAME, None if the variable is empty."""
+    text = environ.get(ISSUER, "").strip()
+    if not text:
+        return None
+    described, _, name = text.partition("/")
+    kind, _, group = described.partition(".")
+    try:
+        return IssuerRef(name=name, kind=kind, **({"group": group} if group else {}))
+    except ValidationError as error:
+        example = "ClusterIssuer.cert-manager.io/organisation"
+        raise ConfigurationError(f"{ISSUER} is {text!r}; it must be KIND.GROUP/NAME, as in {example}") from error
 
 
 def _truth(environ: Mapping[str, str], variable: str, default: str) -> bool:

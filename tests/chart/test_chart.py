@@ -24,6 +24,7 @@ QUEUES = {
     ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "patch", "delete"},
     ("kueue.x-k8s.io", "workloads/status"): {"patch"},
 }
+CERTIFICATES = {("cert-manager.io", "certificaterequests"): {"get", "create", "delete"}}
 OF_QUEUES = {("kueue.x-k8s.io", each): {"get"} for each in ("resourceflavors", "workloadpriorityclasses")}
 LEASE = {("coordination.k8s.io", "leases"): {"create", "get", "update"}}
 OWN_CRD = {("apiextensions.k8s.io", "customresourcedefinitions"): {"get"}}
@@ -97,8 +98,10 @@ def test_users_rights_are_added_to_the_cluster_s_own_roles() -> None:
         (("watchNamespaces={a,b}",), {}, {"a": SERVED, "b": SERVED}),
         (("kueue.enabled=true",), SERVED | QUEUES | OF_QUEUES, {}),
         (("kueue.enabled=true", "watchNamespaces={a}"), OF_QUEUES, {"a": SERVED | QUEUES}),
+        (("certManager.enabled=true",), SERVED | CERTIFICATES, {}),
+        (("certificates.issuerRef.name=ca", "watchNamespaces={a}"), {}, {"a": SERVED | CERTIFICATES}),
     ],
-    ids=["all namespaces", "chosen namespaces", "queues", "queues in a chosen namespace"],
+    ids=["all namespaces", "chosen namespaces", "queues", "queues in a chosen namespace", "issuers", "an issuer"],
 )
 def test_operator_has_these_rights_and_no_others(
     values: tuple[str, ...], everywhere: dict[tuple[str, str], set[str]], of_namespaces: dict[str, Object]
@@ -288,6 +291,7 @@ def test_optional_objects_are_off() -> None:
         "templateServiceAccounts={No_Name}",
         "jobPeers[0].namespace=x",
         "encryption=Mutual",
+        "certificates.issuerRef.kind=issuer",
     ],
 )
 def test_schema_refuses(value: str) -> None:
@@ -340,13 +344,17 @@ def test_notes_name_the_next_steps(values: tuple[str, ...], present: tuple[str, 
                 "LOG_LEVEL": "info",
                 "LOG_FORMAT": "text",
                 "ENCRYPTION": "None",
+                "ISSUER": "",
             },
         ),
         (
             ("restrictTemplates=false", "templateServiceAccounts={a,b}"),
             {"RESTRICT_TEMPLATES": "false", "SERVICE_ACCOUNTS": "a,b"},
         ),
-        (("encryption=TLS",), {"ENCRYPTION": "TLS"}),
+        (
+            ("encryption=TLS", "certificates.issuerRef.name=ca"),
+            {"ENCRYPTION": "TLS", "ISSUER": "ClusterIssuer.cert-manager.io/ca"},
+        ),
         ((PEERS,), {"REPORT_PEERS": '[{"namespaceSelector":{"matchLabels":{"team":"m"}}}]'}),
         (("log.level=debug", "log.format=json"), {"LOG_LEVEL": "debug", "LOG_FORMAT": "json"}),
     ],

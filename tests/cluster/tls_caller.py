@@ -27,7 +27,7 @@ def client(name: str) -> ssl.SSLContext:
         folder = Path(env.KEY_DIR)
         ca, key = (folder / env.CA_NAME).read_bytes(), (folder / env.CA_KEY_NAME).read_bytes()
         with tempfile.NamedTemporaryFile() as file:
-            file.write(signed_certificate(ca, key, name, time.time(), 600.0))
+            file.write(signed_certificate(ca, key, name, time.time(), 600.0).pem)
             file.flush()
             context.load_cert_chain(file.name)
     return context

@@ -18,9 +18,10 @@ STRANGERS = ("another job", "another rank", "no certificate", "not encrypted")
 
 def leaf(authority: KeyPair, name: str) -> KeyPair:
     """A certificate for the DNS name, signed by the CA as a process of a pod does."""
-    text = signed_certificate(authority.certificate.encode(), authority.key.encode(), name, time.time(), 3600).decode()
-    key, mark, rest = text.partition("-----BEGIN CERTIFICATE")
-    return KeyPair(mark + rest, key)
+    ca, key = authority.certificate.encode(), authority.key.encode()
+    text = signed_certificate(ca, key, name, time.time(), 3600).pem.decode()
+    key_text, mark, rest = text.partition("-----BEGIN CERTIFICATE")
+    return KeyPair(mark + rest, key_text)
 
 
 def server_context(folder: Path, pair: KeyPair, *trusted: str) -> ssl.SSLContext:

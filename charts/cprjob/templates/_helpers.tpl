@@ -58,6 +58,10 @@ subjects:
     namespace: {{ .Release.Namespace }}
 {{- end }}
 
+{{- define "cprjob.issuer" -}}
+{{- with .Values.certificates.issuerRef }}{{ if .name }}{{ .kind }}.{{ .group }}/{{ .name }}{{ end }}{{ end }}
+{{- end }}
+
 {{- /* What the operator may do where it serves jobs. It never reads Secrets, and knows no nodes. */}}
 {{- define "cprjob.rules" -}}
 - apiGroups: [cprjob.io]
@@ -87,6 +91,11 @@ subjects:
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
+{{- if or .Values.certManager.enabled .Values.certificates.issuerRef.name }}
+- apiGroups: [cert-manager.io]
+  resources: [certificaterequests]
+  verbs: [get, create, delete]
+{{- end }}
 {{- if .Values.kueue.enabled }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]

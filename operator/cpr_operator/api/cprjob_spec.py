@@ -199,6 +199,25 @@ class Scheduling(SpecModel):
     feature GenericWorkload). Off: one pod after the other. A change takes effect when the job resumes."""
 
 
+class IssuerRef(SpecModel):
+    """An issuer of cert-manager, or of a component that signs its CertificateRequests."""
+
+    name: ObjectName
+    """The name of the issuer. An Issuer is in the namespace of the job."""
+    kind: Annotated[str, Field(max_length=63, pattern=r"^[A-Z][A-Za-z0-9]*$")] = "Issuer"
+    """Issuer, ClusterIssuer, or a kind of another group."""
+    group: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] = "cert-manager.io"
+    """The API group of the kind."""
+
+
+class Certificates(SpecModel):
+    """The origin of the certificates of an encrypted job."""
+
+    issuer_ref: IssuerRef
+    """The issuer that signs the CA of the job by a CertificateRequest. It must be allowed to sign CAs. The job starts
+    once it has signed, and the CA is renewed while the job trains. A change takes effect when the job resumes."""
+
+
 class Security(SpecModel):
     """The security of the traffic of the job."""
 
@@ -207,6 +226,9 @@ class Security(SpecModel):
     certificates of a CA that belongs to this job alone. None: members authenticate when they connect, and nothing is
     encrypted. A change takes effect when the job resumes. Default: that of the operator
     (CPR_OPERATOR_ENCRYPTION), which is None unless it is set."""
+    certificates: Certificates | None = None
+    """The issuer of the CA of the job, with encryption TLS. Default: that of the operator (CPR_OPERATOR_ISSUER), and
+    without one the CA of the job signs itself."""
 
 
 class CPRJobSpec(SpecModel):

@@ -7,7 +7,7 @@ import json
 from cpr_contract.choices import Encryption, ReplayPolicy
 from cpr_contract.codec import from_json, unpack
 from cpr_contract.spec import JobSpec
-from cpr_operator.api.cprjob_spec import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec, IssuerRef
 from cpr_operator.api.quantities import limit_of, main_container, read_bytes, write_bytes
 from cpr_operator.api.status import Runtime, SparseUpdatesMode, Status, WorkerCount
 from cpr_operator.api.templates import DEFAULT_MIB
@@ -94,3 +94,14 @@ def sparse_updates(spec: CPRJobSpec, before: Runtime | None = None) -> SparseUpd
 def is_encrypted(spec: CPRJobSpec, default: Encryption) -> bool:
     """Return whether the pods of a job that starts or resumes encrypt their traffic. `default`: the operator's."""
     return (spec.security.encryption or default) == "TLS"
+
+
+def issuer_of(spec: CPRJobSpec, encryption: Encryption, default: IssuerRef | None) -> IssuerRef | None:
+    """Return the issuer of the CA of a job that starts or resumes; None if there is none, or nothing is encrypted.
+
+    encryption, default: those of the operator.
+    """
+    if not is_encrypted(spec, encryption):
+        return None
+    stated = spec.security.certificates
+    return stated.issuer_ref if stated is not None else default

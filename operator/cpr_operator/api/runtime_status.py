@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field
 from cpr_contract.choices import ReplayPolicy, SparseUpdates
 from cpr_contract.codec import MAX_GROWTH, MAX_LENGTH
 from cpr_contract.limits import MAX_WORKERS
-from cpr_operator.api.base import Model, Name, Positive, Sentence
+from cpr_operator.api.base import Model, Name, Positive, Sentence, Timestamp
+from cpr_operator.api.cprjob_spec import IssuerRef
 from cpr_operator.api.pod_placement import Quota
 
 
@@ -42,6 +43,23 @@ class SparseUpdatesMode(Model):
     """PerStep: once a step, by the sum over all trainers. PerPush: once for each trainer's push."""
     reason: Sentence
     """The reason for this mode."""
+
+
+class IssuedCA(Model):
+    """The certificate of a job's CA that an issuer has signed."""
+
+    issuer: IssuerRef
+    """The issuer."""
+    request: Annotated[str, Field(max_length=4096)]
+    """The certificate signing request (PKCS #10, in PEM), which each renewal submits again."""
+    number: Positive
+    """The number of certificates that were issued for this key."""
+    chain: Annotated[str, Field(max_length=16384)] = ""
+    """The certificates above that of the CA, in PEM. Members of the job do not trust them."""
+    not_after: Timestamp
+    """The end of the certificate."""
+    renew_at: Timestamp
+    """When the operator requests the next one."""
 
 
 class Runtime(Model):
@@ -75,3 +93,10 @@ class Runtime(Model):
     of keyDigest. Empty: the traffic between the pods of the job is not encrypted."""
     identity_digest: Annotated[str, Field(max_length=64)] = ""
     """A digest of the operator's certificate that the pods accept; empty if ca is."""
+    issued: IssuedCA | None = None
+    """How ca was issued; absent if it signs itself."""
+
+    @property
+    def issued_ca(self) -> str:
+        """Return the CA that an issuer has signed, and its chain (PEM), as pods read them; empty if it signs itself."""
+        return f"{self.ca}{self.issued.chain}" if self.issued is not None else ""

@@ -46,7 +46,7 @@ from cpr_operator.api.member_status import (
     Trainer,
 )
 from cpr_operator.api.progress_status import DynamicTable, GroupScores, HeldOut, PinnedData, Point, Progress, Segment
-from cpr_operator.api.runtime_status import Runtime, SparseUpdatesMode, WorkerCount
+from cpr_operator.api.runtime_status import IssuedCA, Runtime, SparseUpdatesMode, WorkerCount
 
 #: The maximum lengths of lists.
 MAX_FAILURES, MAX_FORKS, MAX_HISTORY = 20, 64, 100
@@ -83,6 +83,7 @@ ConditionType = Literal[
     "ReplayMemoryShort",
     "TableTooSmall",
     "PublishingDegraded",
+    "CertificateIssued",
     "CRDOutdated",
     "Complete",
     "Failed",
@@ -253,6 +254,8 @@ class Status(Model):
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
     """The settings that the job was started with."""
+    certificate_request: Name = ""
+    """The CertificateRequest that waits for its issuer; empty if none does."""
     source_job: Annotated[SourceJob | None, Field(alias="ancestor")] = None
     """The job that spec.restoreFrom.job or latestOf selected; absent if this job started from initial values."""
     counters: Counters = Counters()

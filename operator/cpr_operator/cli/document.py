@@ -10,7 +10,7 @@ from typing import Any
 
 from cpr_contract.file_uris import is_file_uri
 from cpr_operator.api import yaml_text
-from cpr_operator.api.cprjob_spec import GROUP, KIND
+from cpr_operator.api.cprjob_spec import GROUP, KIND, CPRJobSpec
 from cpr_operator.api.rules.rule import Invalid
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import InvalidSpecError, parse_document, parse_spec, refused
@@ -77,13 +77,23 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
                 match document["spec"].get("publish"):
                     case {"to": str(to)} as publish if not is_file_uri(to):
                         publish["to"] = saves.with_name(PUBLISHED).as_uri()
-    restore = parse_document(document).restore_from
+    spec = parse_document(document)
+    _refuse_issuer(spec)
+    restore = spec.restore_from
     if restore is not None and restore.anchor is None:
         field = f"spec.restoreFrom.{'job' if restore.latest_of is None else 'latestOf'}"
         remedy = "name the key of an anchor in spec.restoreFrom.anchor"
         raise InvalidSpecError((Invalid(field, "there is no other job on this machine", remedy),))
     document["metadata"].setdefault("namespace", DEFAULT_NAMESPACE)
     return dict(document)
+
+
+def _refuse_issuer(spec: CPRJobSpec) -> None:
+    """Raise InvalidSpecError for a job of a local run whose CA an issuer is to sign."""
+    if spec.security.certificates is not None:
+        remedy = "remove it here (--set security.certificates=null): the CA of a local job signs itself"
+        field = "spec.security.certificates"
+        raise InvalidSpecError((Invalid(field, "there is no cert-manager on this machine", remedy),))
 
 
 def changed_spec(spec: Mapping[str, Any], status: Mapping[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
@@ -94,8 +104,10 @@ def changed_spec(spec: Mapping[str, Any], status: Mapping[str, Any], changes: tu
     document = {"spec": copy.deepcopy(dict(spec))}
     for keys, value in map(parse_change, changes):
         set_value(document, keys, value)
-    if invalid := refused(parse_spec(spec), parse_spec(document["spec"]), Status.model_validate(status)):
+    changed = parse_spec(document["spec"])
+    if invalid := refused(parse_spec(spec), changed, Status.model_validate(status)):
         raise InvalidSpecError(invalid)
+    _refuse_issuer(changed)
     return document["spec"]
 
 

@@ -2,7 +2,8 @@
 
 A member signs a certificate of its own with the key of its job's CA. The operator's certificate signs itself. Pods
 trust it and their CA, and no other. Certificates end in the year 9999, as RFC 5280 (4.1.2.5) has it for those without
-an end: they are replaced with their keys. `cryptography` is imported when the first one is made.
+an end: they are replaced with their keys. An issuer may sign the CA instead (`issued_ca`). `cryptography` is imported
+when the first one is made.
 """
 
 from __future__ import annotations
@@ -45,9 +46,14 @@ class PodTLS:
     name: str
 
 
+def authority_name(job_uid: str) -> str:
+    """Return the common name of the job's CA."""
+    return f"CPRJob {job_uid}"
+
+
 def new_authority(job_uid: str) -> KeyPair:
     """Make a CA for the job. It signs certificates of processes, and none of further CAs."""
-    return _self_signed(f"CPRJob {job_uid}", is_client=False)
+    return _self_signed(authority_name(job_uid), is_client=False)
 
 
 def new_identity() -> KeyPair:
@@ -66,13 +72,14 @@ def pod_tls(pod: PodView, ca: str, identity: KeyPair) -> PodTLS:
 
 @lru_cache(maxsize=MAX_CONTEXTS)
 def client_context(ca: str, identity: KeyPair) -> ssl.SSLContext:
-    """Return the context of a client that presents `identity` and trusts `ca` (PEM) alone.
+    """Return the context of a client that presents `identity` and trusts `ca` (PEM) alone, also if another signed it.
 
     Raises ssl.SSLError or ValueError if one is no certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=ca)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     # OpenSSL reads certificates with their keys from files alone. This one is in memory.
     with os.fdopen(os.memfd_create("certificate"), "w", encoding="ascii") as file:
         file.write(identity.key + identity.certificate)

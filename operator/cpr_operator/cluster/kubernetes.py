@@ -42,6 +42,7 @@ _RESTART_RULES = (1, 35)
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 #: The version of Kubernetes 1.37; earlier ones have other fields.
 POD_GROUPS = "/apis/scheduling.k8s.io/v1beta1"
+CERT_MANAGER = "/apis/cert-manager.io/v1"
 #: Path prefix and plural of each kind of object.
 PREFIXES: Mapping[str, tuple[str, str]] = {
     KIND: (f"/apis/{API_VERSION}", PLURAL),
@@ -51,6 +52,7 @@ PREFIXES: Mapping[str, tuple[str, str]] = {
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "Secret": ("/api/v1", "secrets"),
     "PodGroup": (POD_GROUPS, "podgroups"),
+    "CertificateRequest": (CERT_MANAGER, "certificaterequests"),
     "Workload": (KUEUE, "workloads"),
     "ResourceFlavor": (KUEUE, "resourceflavors"),
     "WorkloadPriorityClass": (KUEUE, "workloadpriorityclasses"),
@@ -197,6 +199,11 @@ class KubernetesCluster:
         except AlreadyExistsError:
             return True
         return False
+
+    async def create(self, manifest: Manifest) -> None:
+        path = _path(manifest["kind"], manifest["metadata"]["namespace"])
+        with suppress(AlreadyExistsError):
+            await self._server.create(path, manifest, fieldManager=FIELD_MANAGER)
 
     async def apply(self, manifest: Manifest) -> None:
         meta = manifest["metadata"]

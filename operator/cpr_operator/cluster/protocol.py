@@ -154,6 +154,13 @@ class Cluster(Protocol):
         """
         ...
 
+    async def create(self, manifest: Manifest) -> None:
+        """Create a CertificateRequest; an existing one of that name is success.
+
+        Raises RefusedError, and NotFoundError if the server has no such kind.
+        """
+        ...
+
     async def apply(self, manifest: Manifest) -> None:
         """Server-side apply of a PodDisruptionBudget, NetworkPolicy or Workload. Raises RefusedError."""
         ...

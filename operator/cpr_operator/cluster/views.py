@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from cpr_contract import env
+from cpr_contract.roster import key_digest
 from cpr_operator.api.base import epoch
 from cpr_operator.api.cprjob_spec import KIND
 from cpr_operator.api.quantities import main_container
@@ -69,6 +70,7 @@ class PodView:
     job_uid: the label of that name, which pods of version 0.1.0 lack.
     namespace: empty in local mode, where all pods are of one person.
     roster_version: the version last written to the roster's annotation; -1 if there is none.
+    issued_ca: a digest of the annotation with the job's CA as it was issued; empty if there is none.
     ready: the kubelet's condition Ready. In local mode no kubelet sets it.
     restarts: the number of restarts of the main container in the pod.
     last_end: its last end, if it runs again.
@@ -97,6 +99,7 @@ class PodView:
     restarts: int = 0
     last_end: ContainerView | None = None
     roster_version: int = -1
+    issued_ca: str = ""
     ready: bool = False
     job_uid: str = ""
     namespace: str = ""
@@ -186,6 +189,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         restarts=_main_status(pod).get("restartCount", 0),
         last_end=_ended(_main_status(pod).get("lastState", {}).get("terminated")),
         roster_version=_number(annotations.get(env.ANNOTATION_ROSTER_VERSION)),
+        issued_ca=key_digest(text.encode()) if (text := annotations.get(env.ANNOTATION_ISSUED_CA)) else "",
         ready=bool(_condition(conditions, "Ready", "True")),
         job_uid=labels.get(env.LABEL_JOB_UID, ""),
         namespace=meta.get("namespace", ""),

@@ -18,6 +18,7 @@ from cpr_operator.cluster.rate_limiter import backoff_s
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
 from cpr_operator.controller.prerequisites import PodPrerequisites
 from cpr_operator.reconcile import Job
+from cpr_operator.reconcile.types import Obstacle
 
 #: Seconds until a refused create is retried, doubling from the first to the last.
 FIRST_RETRY_S, LAST_RETRY_S = 10.0, 60.0
@@ -47,6 +48,7 @@ class JobCache:
     leader_unresponsive: True if the leader did not answer in the last pass.
     unreported: since when trainers have most likely ended without a report of their kubelets, by uid.
     workload_refused: the server's message if it refused the last change of the job's Workload.
+    request_obstacle: the server's answer if it refused the last change of a CertificateRequest.
     job: the job as last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and metadata.generation of the last spec that was found valid.
     roster_note: the leader's pod, by uid, and the note that its roster's annotation has.
@@ -71,6 +73,7 @@ class JobCache:
     leader_unresponsive: bool = False
     unreported: dict[str, float] = field(default_factory=dict)
     workload_refused: str = ""
+    request_obstacle: Obstacle | None = None
     job: Job | None = None
     read_version: tuple[str, str] = ("", "")
     checked: tuple[str, int] = ("", 0)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from cpr_contract.choices import Encryption
+from cpr_operator.api.cprjob_spec import IssuerRef
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.certificates import KeyPair
 from cpr_operator.cluster.identity import OperatorIdentity, in_memory
@@ -54,7 +55,7 @@ class Controller:
     kueue: whether jobs may stand in queues of Kueue; None: there are none.
     records: whether pods put records of jobs into their stores.
     new_key: makes a job's handshake key.
-    encryption: that of jobs that state none.
+    encryption, issuer: those of jobs that state none.
     identity: returns the operator's for encrypted jobs; without it, one that ends with the process.
     rng: spreads work over time.
     """
@@ -76,6 +77,7 @@ class Controller:
         records: bool = False,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
         encryption: Encryption = "None",
+        issuer: IssuerRef | None = None,
         identity: Callable[[], Awaitable[KeyPair]] | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -97,6 +99,7 @@ class Controller:
             kueue,
             records,
             encryption,
+            issuer,
             identity,
         )
         self._writer = JobWriter(cluster, clock, self._timing.progress_s)

@@ -16,10 +16,12 @@ from cpr_contract.limits import max_report_bytes
 from cpr_contract.published import PublisherReport
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_contract.roster import seal
+from cpr_operator.api.cprjob_spec import IssuerRef
 from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
-from cpr_operator.api.frozen_settings import is_encrypted
+from cpr_operator.api.frozen_settings import is_encrypted, issuer_of
 from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_new, parse_spec, parse_status
 from cpr_operator.cluster.certificates import KeyPair, PodTLS, pod_tls
+from cpr_operator.cluster.issued_ca import signing_request
 from cpr_operator.cluster.protocol import (
     BusyError,
     Cluster,
@@ -31,6 +33,7 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import JobCache
+from cpr_operator.controller.certificate_requests import forbidden
 from cpr_operator.controller.quota import read_queue
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.record import Recording
@@ -48,6 +51,7 @@ from cpr_operator.reconcile import (
     suspects,
 )
 from cpr_operator.reconcile.deletion import FINALIZER, anchors_in_use
+from cpr_operator.reconcile.issuance import wanted_request
 from cpr_operator.reconcile.kueue import Queue
 from cpr_operator.reconcile.polling import recorded_in, unexplained, unreported_ends
 from cpr_operator.reconcile.publishing import publisher_to_read
@@ -86,6 +90,7 @@ class JobReader:
     kueue: bool | None
     records: bool
     encryption: Encryption
+    issuer: IssuerRef | None
     identity: Callable[[], Awaitable[KeyPair]]
 
     async def parse_job(self, view: JobView, cache: JobCache) -> Job:
@@ -147,6 +152,7 @@ class JobReader:
             terminating=cache.terminating or cache.prerequisites.terminating,
             key_digest=cache.prerequisites.next_key.digest,
             encryption=self.encryption,
+            issuer=self.issuer,
             restriction=self.restriction,
             source_jobs=await source_jobs_of(self.cluster, job),
             queue=await self._queue(view, job, cache),
@@ -157,6 +163,7 @@ class JobReader:
             timing=self.timing,
         )
         observed = await self._with_certificates(observed, cache)
+        observed = await self._with_request(observed, cache)
         observed = await self._with_warnings(observed, cache)
         observed = await self._with_reports(observed, first_round(observed), cache)
         observed = await self._with_reports(observed, second_round(observed), cache)
@@ -195,6 +202,22 @@ class JobReader:
         digest = cache.identity.digest
         other = runtime is not None and bool(authority) and runtime.identity_digest not in {"", digest}
         return replace(observed, next_ca=next_ca, identity_digest=digest, key_lost=other)
+
+    async def _with_request(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:
+        """The input with the CertificateRequest that the job wants for its next or its renewed CA."""
+        job = observed.job.id
+        may_start = observed.before.phase in {"Pending", "Suspended"}
+        if may_start and issuer_of(observed.job.spec, self.encryption, self.issuer) is not None:
+            next_authority = cache.prerequisites.next_key.authority(job.uid)
+            observed = replace(observed, next_request=signing_request(next_authority, job.uid))
+        wanted = wanted_request(observed)
+        if wanted is None:
+            return observed
+        try:
+            found = await self.cluster.read(wanted["kind"], job.namespace, wanted["metadata"]["name"])
+        except RefusedError as error:
+            return replace(observed, request_obstacle=forbidden(error))
+        return replace(observed, certificate_request=found, request_obstacle=cache.request_obstacle)
 
     async def _with_published(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:
         """The input with the report of a publisher, if this pass reads one."""

@@ -30,6 +30,7 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller.cache import JobCache
+from cpr_operator.controller.certificate_requests import change_requests
 from cpr_operator.controller.job_reader import UnreadableJobError
 from cpr_operator.controller.priority import record_pause_s, status_pause_s, status_priority
 from cpr_operator.controller.quota import change_workload
@@ -112,7 +113,7 @@ class JobWriter:
         return written
 
     async def write_effects(self, view: JobView, observed: ReconcileInput, outcome: Outcome, cache: JobCache) -> None:
-        """Create, delete and patch pods, emit events, and change the job's Workload, in this order."""
+        """Create, delete and patch pods, emit events, change CertificateRequests and the Workload, in this order."""
         cluster, job = self.cluster.at(cache.priority), observed.job
         if any(patch.labels for patch in outcome.rosters):  # a spare is promoted
             await _send_rosters(cluster, observed, outcome, cache)
@@ -122,8 +123,10 @@ class JobWriter:
             logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
             await cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
         rosters_at = self.cluster.at(max(cache.priority, Priority.ROSTER))
-        await _write_rosters(rosters_at, job.id, outcome.rosters)
+        await _write_annotations(rosters_at, job.id, outcome.rosters)
         await _write_roster_note(rosters_at, observed, outcome.status, cache)
+        with contextlib.suppress(BusyError):  # hours remain for them
+            await _write_annotations(self.cluster.at(Priority.REGULAR), job.id, outcome.renewals)
         for event in outcome.events:
             await self._emit(cluster, view, event)
             cache.record_event(recorded(event, self.clock()))
@@ -131,6 +134,7 @@ class JobWriter:
             await cluster.delete_job(view)
         if outcome.release:
             await _release(cluster, view)
+        cache.request_obstacle = await change_requests(cluster, job, outcome)
         # Last, because Kueue may not answer: the API server calls its webhook.
         cache.workload_refused = await change_workload(cluster, job, outcome)
 
@@ -229,8 +233,8 @@ async def _send_rosters(cluster: Cluster, observed: ReconcileInput, outcome: Out
     await asyncio.gather(*sends)
 
 
-async def _write_rosters(cluster: Cluster, job: JobId, patches: tuple[PodPatch, ...]) -> None:
-    """Write rosters concurrently, beginning in their order. After an error no more are begun, and it is raised."""
+async def _write_annotations(cluster: Cluster, job: JobId, patches: tuple[PodPatch, ...]) -> None:
+    """Write annotations concurrently, beginning in their order. After an error no more are begun, and it is raised."""
     remaining = iter(patches)
 
     async def write() -> None:
@@ -238,7 +242,7 @@ async def _write_rosters(cluster: Cluster, job: JobId, patches: tuple[PodPatch, 
             try:
                 await cluster.patch_pod(job.namespace, patch)
             except NotFoundError:
-                logger.info("%s: %s is gone before its roster was updated", job.name, patch.name)
+                logger.info("%s: %s is gone before it was updated", job.name, patch.name)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -262,5 +266,5 @@ async def _write_roster_note(cluster: Cluster, observed: ReconcileInput, after: 
         return
     if cache.roster_note not in {None, (pod.uid, recorded)}:
         annotations = Rosters(after).document(leader, leader.incarnation).with_note(RosterNote(recorded)).annotations
-        await _write_rosters(cluster, observed.job.id, (PodPatch(pod.name, pod.uid, annotations),))
+        await _write_annotations(cluster, observed.job.id, (PodPatch(pod.name, pod.uid, annotations),))
     cache.roster_note = (pod.uid, recorded)

@@ -150,7 +150,9 @@ class PrerequisiteWriter:
             if is_new_key:
                 key, certificates = state.next_key, None
                 if runtime is not None and runtime.ca:
-                    certificates = Certificates(key.authority(job.id.uid), (await self.identity()).certificate)
+                    authority = KeyPair(runtime.ca, key.authority(job.id.uid).key)  # an issuer may have signed it
+                    chain = runtime.issued.chain if runtime.issued else ""
+                    certificates = Certificates(authority, (await self.identity()).certificate, chain)
                 await cluster.create_secret(key_secret(job.id, key.text, key.digest, certificates))
                 state.issued_key, state.next_key = key.text, JobKey(self.new_key())
             for each in before_pods:

@@ -25,10 +25,11 @@ class IngressSources:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The CA of an encrypted job, and the certificate of the operator (PEM)."""
+    """The CA of an encrypted job, the certificates above it if an issuer signed it, and that of the operator (PEM)."""
 
     authority: KeyPair
     operator: str
+    chain: str = ""
 
 
 def key_secret(job: JobId, key: str, digest: str, certificates: Certificates | None = None) -> Manifest:
@@ -39,6 +40,7 @@ def key_secret(job: JobId, key: str, digest: str, certificates: Certificates | N
             env.CA_NAME: certificates.authority.certificate,
             env.CA_KEY_NAME: certificates.authority.key,
             env.OPERATOR_NAME: certificates.operator,
+            **({env.CA_CHAIN_NAME: certificates.chain} if certificates.chain else {}),
         }
     return {
         "apiVersion": "v1",

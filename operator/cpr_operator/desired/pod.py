@@ -80,6 +80,7 @@ class PodPlan:
     `grace_s` grows with its saves, and `placements` are those of a queue that admitted the job. With `restart_rules`
     the container of a shard restarts in its pod, with the memory of the last one. `pod_group` is the PodGroup of
     trainers and shards; empty for none. `encrypted`: the pod serves TLS, and the key's Secret has the job's CA.
+    `issued_ca`: the CA and its chain (PEM), if an issuer signed it.
     """
 
     job: JobId
@@ -94,6 +95,7 @@ class PodPlan:
     restart_rules: bool = False
     pod_group: str = ""
     encrypted: bool = False
+    issued_ca: str = ""
 
 
 def role_spec(plan: PodPlan, role: Role) -> Manifest:
@@ -107,7 +109,7 @@ def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
     name = pod_name(plan.job, roster.role, roster.index, roster.incarnation)
     own = metadata(plan.job, name) | {
         "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation) | encryption_labels(plan),
-        "annotations": roster.annotations | spec_files(plan.job_spec).annotations,
+        "annotations": roster.annotations | spec_files(plan.job_spec).annotations | key_files(plan).annotations,
     }
     pod = _pod(plan, roster.role, roster.role, own)
     spec = pod["spec"]
@@ -123,7 +125,7 @@ def spare_manifest(plan: PodPlan, name: str) -> Manifest:
     role = {"app.kubernetes.io/component": env.ROLE_SPARE, env.LABEL_ROLE: env.ROLE_SPARE}
     marks = {
         "labels": job_labels(plan.job) | role | encryption_labels(plan),
-        "annotations": spec_files(plan.job_spec).annotations,
+        "annotations": spec_files(plan.job_spec).annotations | key_files(plan).annotations,
     }
     pod = _pod(plan, "shard", env.ROLE_SPARE, metadata(plan.job, name) | marks)
     spec, others = pod["spec"], [env.ROLE_SHARD, env.ROLE_SPARE]
@@ -326,13 +328,19 @@ class PodFiles:
 
 
 def key_files(plan: PodPlan) -> PodFiles:
-    """The job's key, and the certificates of an encrypted job."""
+    """The job's key, and the certificates of an encrypted job. An annotation has those that an issuer renews."""
     files = PodFiles({env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}"})
     if plan.key_digest:
         files.variables[env.KEY_DIGEST] = plan.key_digest
     if plan.encrypted:
         files.variables[env.ENCRYPTION] = "TLS"
     files.add({"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}}, env.KEY_DIR)
+    if plan.issued_ca:
+        files.variables[env.ISSUED_CA_FILE] = f"{env.ISSUED_CA_DIR}/{env.ISSUED_CA_NAME}"
+        files.annotations[env.ANNOTATION_ISSUED_CA] = plan.issued_ca
+        field = {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ISSUED_CA}']"}
+        items = [{"path": env.ISSUED_CA_NAME, "fieldRef": field}]
+        files.add({"name": "cprjob-issued-ca", "downwardAPI": {"items": items}}, env.ISSUED_CA_DIR)
     return files
 
 

@@ -150,6 +150,7 @@ def publisher_pod(plan: PodPlan, number: int, *, once: bool = False) -> Manifest
         main["env"] += [{"name": name, "value": value} for name, value in key.variables.items()]
         main["volumeMounts"] += key.mounts
         pod["spec"]["volumes"] += key.volumes
+        pod["metadata"]["annotations"] = pod["metadata"].get("annotations", {}) | key.annotations
     pod["spec"]["terminationGracePeriodSeconds"] = PUBLISHER_GRACE_S
     pod["spec"] = merge(pod["spec"], placed(plan, env.ROLE_PUBLISHER))
     return pod

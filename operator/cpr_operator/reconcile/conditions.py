@@ -41,8 +41,8 @@ STORE_PROBLEMS = frozenset(
 AT_RISK = 0.75
 #: The remedy for an object that the API server rejected.
 REFUSAL_REMEDY = "free quota, or correct the pod template; the operator retries"
-#: Reasons of PodsReady=False that need no action, or that have an event of their own.
-EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
+#: Reasons of PodsReady=False and CertificateIssued=False that need no action, or that have an event of their own.
+EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused", "NotRequested"})
 #: A change of a condition to this status causes an event of this reason.
 WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("PodsReady", "False", EventReason.POD_STUCK),
@@ -55,6 +55,7 @@ WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("TableTooSmall", "True", EventReason.TABLE_TOO_SMALL),
     ("PublishingDegraded", "True", EventReason.PUBLISHING_DEGRADED),
     ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
+    ("CertificateIssued", "False", EventReason.CERTIFICATE_NOT_ISSUED),
 )
 _MESSAGE_CHARS = 4096
 

@@ -180,6 +180,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         restart_rules=status.runtime.restart_rules,
         pod_group=status.runtime.pod_group,
         encrypted=bool(status.runtime.ca),
+        issued_ca=status.runtime.issued_ca,
     )
 
 

@@ -22,6 +22,7 @@ from cpr_operator.reconcile.apply_reports import with_total
 from cpr_operator.reconcile.completion import fail
 from cpr_operator.reconcile.conditions import ConditionUpdate, listed, not_started, set_conditions
 from cpr_operator.reconcile.effects import outcome
+from cpr_operator.reconcile.issuance import next_authority, retained_key
 from cpr_operator.reconcile.kueue import quota_of
 from cpr_operator.reconcile.members import replacement
 from cpr_operator.reconcile.observe import AT_WORK, is_settled
@@ -133,15 +134,15 @@ def runtime(observed: ReconcileInput, source: str | None) -> Runtime:
     described = to_job_spec(
         spec, job.uid, job.name, version, found=source, replay=replay, workers=workers, updates=updates.mode
     )
-    encrypted = is_encrypted(spec, observed.encryption)
-    # A key with a CA and one without are two: a Secret is never changed.
-    retained = before if before and not observed.key_lost and bool(before.ca) == encrypted else None
+    encrypted, retained = is_encrypted(spec, observed.encryption), retained_key(observed)
+    ca, issued = (retained.ca, retained.issued) if retained else next_authority(observed)
     return Runtime(
         image=spec.image,
         contract_version=version,
         template_hash=template_hash(spec),
         key_digest=retained.key_digest if retained else observed.key_digest,
-        ca=retained.ca if retained else observed.next_ca if encrypted else "",
+        ca=ca,
+        issued=issued,
         identity_digest=((retained and retained.identity_digest) or observed.identity_digest) if encrypted else "",
         job_spec=pack(to_json(described)),
         replay=replay,

@@ -20,6 +20,7 @@ from cpr_operator.reconcile.completion import clean_up, complete
 from cpr_operator.reconcile.conditions import record_events, update_conditions
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.effects import live_pods, outcome
+from cpr_operator.reconcile.issuance import awaits_certificate, with_certificate
 from cpr_operator.reconcile.members import record_restarts
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.phases import leave_alone, refuse_pods, settle_phase, start, stop_at_gate
@@ -73,7 +74,7 @@ PHASES: tuple[Callable[[ReconcileState], ReconcileState], ...] = (
 
 def reconcile(observed: ReconcileInput) -> Outcome:
     """Return the status and the effects that the inputs require."""
-    result = with_recorder(observed, with_publisher(observed, _decide(observed)))
+    result = with_recorder(observed, with_publisher(observed, with_certificate(observed, _decide(observed))))
     if observed.queue is None:
         return result
     idle = observed.job.spec.suspend or _blocked(observed) is not None
@@ -100,7 +101,9 @@ def _live(observed: ReconcileInput) -> Outcome:
     # First of all, because pods with different keys reject each other.
     if needs_new_key(observed):
         observed = with_new_key(observed)
-        if before.phase not in {"Suspending", "Suspended"} and live_pods(observed.pods):
+        # A CA that an issuer signs has to be issued before the job continues.
+        issued = before.runtime is not None and before.runtime.issued is not None
+        if before.phase not in {"Suspending", "Suspended"} and (issued or live_pods(observed.pods)):
             return _stop(observed, KEY_LOST)
     # Before any recovery: a job that stops needs no replacements.
     resizes = wants_other_trainers(spec, before) and trainers_aligned(observed)
@@ -123,11 +126,13 @@ def _stop(observed: ReconcileInput, why: str = "") -> Outcome:
 
 
 def _without_pods(observed: ReconcileInput) -> Outcome:
-    """Start or resume a new or suspended job, unless something blocks it or its queue has no quota."""
+    """Start or resume a new or suspended job, unless something blocks it, or quota or its certificate is missing."""
     if (blocked := _blocked(observed)) is not None:
         return blocked
     if (waits := must_wait(observed)) is not None:
         return await_quota(observed, waits)
+    if awaits_certificate(observed):
+        return outcome(ReconcileState(observed, observed.before))
     if observed.before.start_time is not None:
         return outcome(with_quota(resume(observed)))
     source = restore_source(observed.job, observed.source_jobs)

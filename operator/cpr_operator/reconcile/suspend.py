@@ -71,7 +71,7 @@ def with_new_key(observed: ReconcileInput) -> ReconcileInput:
         return observed
     renewed = status.runtime.evolve(key_digest=observed.key_digest)
     if renewed.ca:  # encryption itself may change when the job resumes
-        renewed = renewed.evolve(ca=observed.next_ca, identity_digest=observed.identity_digest)
+        renewed = renewed.evolve(ca=observed.next_ca, identity_digest=observed.identity_digest, issued=None)
     status = status.evolve(runtime=renewed)
     return replace(observed, job=replace(observed.job, status=status))
 

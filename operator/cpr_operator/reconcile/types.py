@@ -11,7 +11,7 @@ from typing import Any, Literal
 from cpr_contract.choices import Encryption
 from cpr_contract.published import PublisherReport
 from cpr_contract.reports import ShardReport, TrainerReport
-from cpr_operator.api.cprjob_spec import CPRJobSpec
+from cpr_operator.api.cprjob_spec import CPRJobSpec, IssuerRef
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
 from cpr_operator.cluster.views import JobView, PodView, PodWarning
@@ -56,6 +56,7 @@ class EventReason(enum.StrEnum):
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
     DATA_OUTDATED = "DataOutdated"
     LATE_FILES = "LateFiles"
+    CERTIFICATE_NOT_ISSUED = "CertificateNotIssued"
     IDS_SPELLED_TWICE = "IdsSpelledTwice"
     PRECISION_EMULATED = "PrecisionEmulated"
     SPILL_UNAVAILABLE = "SpillUnavailable"
@@ -101,6 +102,14 @@ class AdmissionGate:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """The reason why a certificate is not issued yet: reason and message of the condition CertificateIssued."""
+
+    reason: str
+    message: str
+
+
 @dataclass(frozen=True)
 class ReconcileInput:
     """The inputs of one reconciliation.
@@ -117,6 +126,10 @@ class ReconcileInput:
         or has the certificate of another operator.
     encryption: that of jobs without `spec.security.encryption`.
     next_ca: the certificate (PEM) of the CA with the next key, for a job that is encrypted or may become so.
+    issuer: that of the CAs of jobs that state none; None: these sign themselves.
+    next_request: the certificate signing request (PEM) of the next CA, for a job with an issuer that may start.
+    certificate_request: the CertificateRequest that the job wants, as it was read; None if it does not exist.
+    request_obstacle: the API server's answer, if it refused the last request for the CertificateRequest.
     identity_digest: that of the operator's certificate, if it is known and the job needs it.
     source_jobs: the jobs among which a new job may choose the anchor to start from.
     queue: the job's state in its Kueue queue; None without a queue.
@@ -144,6 +157,10 @@ class ReconcileInput:
     key_lost: bool = False
     encryption: Encryption = "None"
     next_ca: str = ""
+    issuer: IssuerRef | None = None
+    next_request: str = ""
+    certificate_request: Manifest | None = None
+    request_obstacle: Obstacle | None = None
     identity_digest: str = ""
     restriction: Restriction | None = None
     source_jobs: tuple[JobView, ...] = ()
@@ -262,6 +279,21 @@ class WorkloadStatus:
     status: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """Create the CertificateRequest."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRequest:
+    """Delete the CertificateRequest of that name."""
+
+    name: str
+
+
+RequestChange = CreateRequest | DeleteRequest
 WorkloadChange = ApplyWorkload | DeleteWorkload | WorkloadStatus
 
 
@@ -272,6 +304,8 @@ class Outcome:
     needs_prerequisites: the objects that the pods need must exist; they are deleted otherwise.
     release: remove the finalizer of a job that is being deleted, last of all.
     stalled: training stands still, and the job is about to recover.
+    renewals: pods that get the renewed certificate of the job's CA. Each pass may do a part of them.
+    requests: changes of CertificateRequests.
     """
 
     status: Status
@@ -285,6 +319,8 @@ class Outcome:
     release: bool = False
     stalled: bool = False
     workload: WorkloadChange | None = None
+    renewals: tuple[PodPatch, ...] = ()
+    requests: tuple[RequestChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,9 @@ class SimulatedCluster(SimulatedNodes):
     async def has_secret(self, manifest: Manifest) -> bool:
         return manifest["metadata"]["name"] in self.secrets
 
+    async def create(self, manifest: Manifest) -> None:
+        self._call("create", lambda: self.applied.create(manifest))
+
     async def apply(self, manifest: Manifest) -> None:
         self._call("apply", lambda: self.applied.apply(manifest))
 

@@ -184,7 +184,8 @@ def certificates(environ: Mapping[str, str], role: str) -> Certificates | None:
         return None
     folder = Path(_required(environ, env.KEY_FILE)).parent
     try:
-        return Certificates(folder, read_job(environ).job_uid, role)
+        issued = optional_path(environ, env.ISSUED_CA_FILE)
+        return Certificates(folder, read_job(environ).job_uid, role, issued=issued)
     except (OSError, ValueError) as error:
         raise BadSpecError(f"the certificates in {folder} cannot be read: {error}.", _START_BY) from error
 

@@ -3,6 +3,9 @@
 Each process signs a certificate of its own with the key of the job's CA, which lies in the folder of the job's key. The
 certificate names the process's role and index (`cpr_contract.roster.certificate_name`). It is valid for a day. Half a
 day later the process signs the next one, for connections from then on; open connections stay.
+
+An issuer may have signed the CA. It then ends, and a file shows the renewed one, with the same key. The CA alone is
+trusted, never those above it: other jobs have certificates under the same root.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -34,11 +37,22 @@ A = TypeVar("A")
 class Certificates:
     """The certificates of one process; any thread may use them. `clock` returns seconds since the epoch.
 
-    Before `identify` they name the index 0. Raises OSError if the files of the job's CA cannot be read.
+    Before `identify` they name the index 0. `issued` is the file with the CA as it was issued last, if an issuer signs
+    it. Raises OSError if the files of the job's CA cannot be read.
     """
 
-    def __init__(self, folder: Path, job_uid: str, role: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        job_uid: str,
+        role: str,
+        clock: Callable[[], float] = time.time,
+        issued: Path | None = None,
+    ) -> None:
         self._ca = (folder / env.CA_NAME).read_text(encoding="ascii")
+        chain = folder / env.CA_CHAIN_NAME
+        self._chain = chain.read_text(encoding="ascii") if chain.exists() else ""
+        self._issued = issued
         self._ca_key = (folder / env.CA_KEY_NAME).read_bytes()
         self._operator = (folder / env.OPERATOR_NAME).read_text(encoding="ascii")
         self._job_uid = job_uid
@@ -46,7 +60,7 @@ class Certificates:
         self._lock = threading.Lock()
         self._name = certificate_name(job_uid, role)
         self._contexts: tuple[ssl.SSLContext, ssl.SSLContext, ssl.SSLContext] | None = None
-        self._signed_at = 0.0
+        self._signed_at = self._sign_again_at = 0.0
 
     def identify(self, role: str, index: int) -> None:
         """Use this role and index in the certificates from now on."""
@@ -81,18 +95,32 @@ class Certificates:
         with self._lock:
             now = self._clock()
             # A clock that was wrong and is set back leaves a certificate that is not valid yet.
-            if self._contexts is None or not self._signed_at <= now < self._signed_at + LIFETIME_S / 2:
-                # It takes 50 ms to load, which jobs without encryption do not need.
-                from cpr_trainer.runtime.certificate import signed_certificate  # noqa: PLC0415
-
-                own = signed_certificate(self._ca.encode(), self._ca_key, self._name, now, LIFETIME_S)
-                connecting = _context(ssl.PROTOCOL_TLS_CLIENT, self._ca, own)
-                members = _context(ssl.PROTOCOL_TLS_SERVER, self._ca, own)
-                members.verify_mode = ssl.CERT_REQUIRED
-                http = _context(ssl.PROTOCOL_TLS_SERVER, self._ca + self._operator, own)
-                http.verify_mode = ssl.CERT_OPTIONAL
-                self._contexts, self._signed_at = (connecting, members, http), now
+            if self._contexts is None or not self._signed_at <= now < self._sign_again_at:
+                self._contexts = self._sign(now)
             return self._contexts
+
+    def _sign(self, now: float) -> tuple[ssl.SSLContext, ssl.SSLContext, ssl.SSLContext]:
+        """Return the contexts with a new certificate. Raises ConnectionError if the CA has ended."""
+        # It takes 50 ms to load, which jobs without encryption do not need.
+        from cpr_trainer.runtime.certificate import renewed_ca, signed_certificate  # noqa: PLC0415
+
+        ca, chain = self._ca, self._chain
+        if self._issued is not None:
+            with suppress(OSError):
+                text = self._issued.read_text(encoding="ascii", errors="replace")
+                ca, chain = renewed_ca(text, ca, self._ca_key, now) or (ca, chain)
+        try:
+            own = signed_certificate(ca.encode(), self._ca_key, self._name, now, LIFETIME_S)
+        except ValueError as error:
+            raise ConnectionError(str(error)) from error
+        connecting = _context(ssl.PROTOCOL_TLS_CLIENT, ca, own.pem)
+        members = _context(ssl.PROTOCOL_TLS_SERVER, ca, own.pem)
+        members.verify_mode = ssl.CERT_REQUIRED
+        # Callers from outside the job may trust the root of the issuer, and need what is below it.
+        http = _context(ssl.PROTOCOL_TLS_SERVER, ca + self._operator, own.pem + (ca + chain).encode() * bool(chain))
+        http.verify_mode = ssl.CERT_OPTIONAL
+        self._signed_at, self._sign_again_at = now, (now + own.ends_at) / 2
+        return connecting, members, http
 
 
 class TlsConnection:
@@ -227,6 +255,7 @@ def _context(protocol: int, trusted: str, own: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=trusted)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # another may have signed the CA
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0  # no session is resumed, and a ticket would be sent at a handshake's end
     # OpenSSL reads certificates with their keys from files alone. This one is in memory.

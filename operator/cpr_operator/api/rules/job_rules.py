@@ -70,6 +70,12 @@ OF_JOB = (
         "set spec.snapshots.deleteWithJob to false",
         "!has(self.managedBy) || !self.snapshots.deleteWithJob",
     ),
+    Rule(
+        "spec.security/certificates",
+        "a job without encryption has no certificates",
+        "set spec.security.encryption to TLS, or remove it",
+        "!has(self.certificates) || (has(self.encryption) && self.encryption == 'TLS')",
+    ),
 )
 
 

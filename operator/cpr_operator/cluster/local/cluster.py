@@ -190,6 +190,9 @@ class LocalCluster:
     async def has_secret(self, manifest: Manifest) -> bool:
         return self._secret_folder(manifest).exists()
 
+    async def create(self, manifest: Manifest) -> None:
+        self._applied.create(manifest)
+
     async def apply(self, manifest: Manifest) -> None:
         self._applied.apply(manifest)  # the objects have no effect here
 

@@ -96,6 +96,11 @@ class AppliedObjects:
         labels = {**old.get("labels", {}), **new.get("labels", {})}
         self._store({**stored, **manifest, "metadata": {**old, **new, "labels": labels}})
 
+    def create(self, manifest: Manifest) -> None:
+        """Store the object unless there is one of its name."""
+        if _key_of(manifest) not in self.objects:
+            self.apply(manifest)
+
     def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """The object, None if absent."""
         return self.objects.get((kind, namespace, name))
