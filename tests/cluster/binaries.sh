@@ -41,6 +41,12 @@ kueue() { # and its chart, which has the resource definitions
   cp -r "$(python3 -c 'import json; print(json.load(open("mod.json"))["Dir"])')/charts/kueue" "$BIN/kueue-chart"
   chmod -R u+w "$BIN/kueue-chart"
 }
+cert_manager_crds() { # its resource definitions alone: the module of its program is not published
+  cd "$work"; go mod download -json github.com/cert-manager/cert-manager@v1.19.2 >mod.json
+  rm -rf "$BIN/cert-manager-crds"
+  cp -r "$(python3 -c 'import json; print(json.load(open("mod.json"))["Dir"])')/deploy/crds" "$BIN/cert-manager-crds"
+  chmod -R u+w "$BIN/cert-manager-crds"
+}
 # No cluster needs the following: azurite is for data in abfss://, the others for tests/soak/stores.
 from_npm() { # from_npm COMMAND PACKAGE@VERSION
   npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$BIN/npm-$1" "$2"
@@ -99,6 +105,7 @@ build() {
     helm)       release helm.sh/helm/v4/cmd/helm@v4.3.1 ;;
     krew)       release sigs.k8s.io/krew/cmd/krew@v0.4.3 ;;
     kueue)      kueue ;;
+    cert-manager-crds) cert_manager_crds ;;
     azurite-blob) from_npm azurite-blob azurite@3.35.0 ;;
     s3rver)     from_npm s3rver s3rver@3.7.1 ;;
     weed|s3proxy|s3mock|localstack|garage|rclone) "$1" ;;

@@ -128,9 +128,9 @@ prepare() {
   exec 9>"$RUN/lock"; flock 9 # two of us would start everything twice
   if [ "$backend" = bare ]; then
     "$here/packages.sh"
-    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm promtool
+    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm promtool cert-manager-crds
   else
-    "$here/binaries.sh" kubectl minio versitygw helm promtool
+    "$here/binaries.sh" kubectl minio versitygw helm promtool cert-manager-crds
   fi
 }
 

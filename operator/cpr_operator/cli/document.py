@@ -89,7 +89,7 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
 
 
 def _refuse_issuer(spec: CPRJobSpec) -> None:
-    """Raise InvalidSpecError for a job of a local run whose CA an issuer is to sign."""
+    """Raise InvalidSpecError for a job that names an issuer: a local run has none."""
     if spec.security.certificates is not None:
         remedy = "remove it here (--set security.certificates=null): the CA of a local job signs itself"
         field = "spec.security.certificates"

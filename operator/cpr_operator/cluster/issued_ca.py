@@ -20,7 +20,7 @@ RENEWED_AT = 2 / 3
 
 
 class UnusableError(ValueError):
-    """An issued certificate cannot be the CA of the job; the message says why."""
+    """An issued certificate cannot be the CA of the job; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ def issued_certificate(request: str, certificate: str, above: str, now: float, f
     from cryptography import x509  # noqa: PLC0415
 
     try:
-        wanted = x509.load_pem_x509_csr(request.encode())
+        requested = x509.load_pem_x509_csr(request.encode())
         ca, *others = x509.load_pem_x509_certificates(certificate.encode())
         others += x509.load_pem_x509_certificates(above.encode()) if above.strip() else []
     except ValueError as error:
         raise UnusableError(f"it is no certificate in PEM ({error})") from error
-    if ca.public_key() != wanted.public_key():
+    if ca.public_key() != requested.public_key():
         raise UnusableError("it has another key than the request")
     if former and ca.subject != x509.load_pem_x509_certificate(former.encode()).subject:
         raise UnusableError(f"its name is {ca.subject.rfc4514_string()}, and the one before had another")

@@ -16,7 +16,7 @@ FIELD = "spec.security.certificates.issuerRef"
 async def change_requests(cluster: Cluster, job: Job, outcome: Outcome) -> Obstacle | None:
     """Make the outcome's changes of CertificateRequests. Returns the obstacle if the server refuses one.
 
-    The next pass decides again. cert-manager may be away, whose webhook the server calls: no job ends for that.
+    The next pass decides again. The server calls a webhook of cert-manager, so a create fails while that is down.
     """
     try:
         for change in outcome.requests:

@@ -51,7 +51,7 @@ from cpr_operator.reconcile import (
     suspects,
 )
 from cpr_operator.reconcile.deletion import FINALIZER, anchors_in_use
-from cpr_operator.reconcile.issuance import wanted_request
+from cpr_operator.reconcile.issuance import due_request
 from cpr_operator.reconcile.kueue import Queue
 from cpr_operator.reconcile.polling import recorded_in, unexplained, unreported_ends
 from cpr_operator.reconcile.publishing import publisher_to_read
@@ -204,17 +204,17 @@ class JobReader:
         return replace(observed, next_ca=next_ca, identity_digest=digest, key_lost=other)
 
     async def _with_request(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:
-        """The input with the CertificateRequest that the job wants for its next or its renewed CA."""
+        """The input with the CertificateRequest for the job's next or renewed CA."""
         job = observed.job.id
         may_start = observed.before.phase in {"Pending", "Suspended"}
         if may_start and issuer_of(observed.job.spec, self.encryption, self.issuer) is not None:
             next_authority = cache.prerequisites.next_key.authority(job.uid)
             observed = replace(observed, next_request=signing_request(next_authority, job.uid))
-        wanted = wanted_request(observed)
-        if wanted is None:
+        request = due_request(observed)
+        if request is None:
             return observed
         try:
-            found = await self.cluster.read(wanted["kind"], job.namespace, wanted["metadata"]["name"])
+            found = await self.cluster.read(request["kind"], job.namespace, request["metadata"]["name"])
         except RefusedError as error:
             return replace(observed, request_obstacle=forbidden(error))
         return replace(observed, certificate_request=found, request_obstacle=cache.request_obstacle)

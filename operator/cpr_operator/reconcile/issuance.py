@@ -41,7 +41,7 @@ _WITHOUT_PODS = frozenset({"Pending", "Suspended"})
 _AGAIN = "delete the CertificateRequest for another attempt at once, the operator makes one every ten minutes"
 
 
-def wanted_request(observed: ReconcileInput) -> Manifest | None:
+def due_request(observed: ReconcileInput) -> Manifest | None:
     """Return the CertificateRequest for the next CA of a job that may start, or for the renewed CA of one that trains.
 
     None if the job needs none now.
@@ -77,14 +77,14 @@ def retained_key(observed: ReconcileInput) -> Runtime | None:
 
 def awaits_certificate(observed: ReconcileInput) -> bool:
     """Return whether a job without pods may not start before its CA is issued."""
-    request = wanted_request(observed)
+    request = due_request(observed)
     return request is not None and not isinstance(answer(observed, request), IssuedCertificate)
 
 
 def next_authority(observed: ReconcileInput) -> tuple[str, IssuedCA | None]:
     """Return the certificate of a new CA (PEM), and how it was issued. Empty, None: the job is not encrypted."""
     spec = observed.job.spec
-    issuer, request = issuer_of(spec, observed.encryption, observed.issuer), wanted_request(observed)
+    issuer, request = issuer_of(spec, observed.encryption, observed.issuer), due_request(observed)
     if issuer is None or request is None:
         return (observed.next_ca if is_encrypted(spec, observed.encryption) else ""), None
     found = answer(observed, request)
@@ -102,7 +102,7 @@ def next_authority(observed: ReconcileInput) -> tuple[str, IssuedCA | None]:
 
 def with_certificate(observed: ReconcileInput, result: Outcome) -> Outcome:
     """Return the outcome with the request for a certificate, and with a renewed one once it is issued."""
-    request, status = wanted_request(observed), result.status
+    request, status = due_request(observed), result.status
     found = None if request is None else answer(observed, request)
     if isinstance(found, IssuedCertificate):
         status = _renewed(observed, status, found)

@@ -128,7 +128,7 @@ class ReconcileInput:
     next_ca: the certificate (PEM) of the CA with the next key, for a job that is encrypted or may become so.
     issuer: that of the CAs of jobs that state none; None: these sign themselves.
     next_request: the certificate signing request (PEM) of the next CA, for a job with an issuer that may start.
-    certificate_request: the CertificateRequest that the job wants, as it was read; None if it does not exist.
+    certificate_request: the CertificateRequest that is due, as it was read; None if it does not exist.
     request_obstacle: the API server's answer, if it refused the last request for the CertificateRequest.
     identity_digest: that of the operator's certificate, if it is known and the job needs it.
     source_jobs: the jobs among which a new job may choose the anchor to start from.

@@ -25,8 +25,8 @@ class Leaf:
 def renewed_ca(issued: str, ca: str, ca_key: bytes, now: float) -> tuple[str, str] | None:
     """Return the certificate of the CA as it was issued last, and those above it (PEM); None to keep `ca`.
 
-    Whoever may annotate pods can choose `issued`. It counts only if it has the key and the name of the CA, and is valid
-    now, so that nobody chooses another CA.
+    A writer of the pod's annotations chooses `issued`. It counts only with the key and the name of the CA, and only
+    while it is valid, so that it never replaces the CA.
     """
     try:
         renewed, *above = x509.load_pem_x509_certificates(issued.encode())

@@ -1,0 +1,140 @@
+"""CertificateRequests on an API server with cert-manager's resource definition, and with the rights of the chart.
+
+An issuer of the tests signs them, by the API of cert-manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from cpr_contract import env
+from cpr_operator.api.status import Status
+from cpr_operator.cluster.api_server import ApiServer, load_configuration
+from cpr_operator.cluster.kubernetes import KubernetesCluster
+from cpr_operator.cluster.protocol import RefusedError
+from cpr_operator.controller.controller import Controller
+from simulation.control_plane.workload import spec
+from support.api_jobs import CORE, JOBS, job, pods
+from support.apiserver import ApiServer as RunningApiServer
+from support.apiserver import binary, install_crd
+from support.chart import of_kind, render
+from support.issuer import Issuer
+
+REQUESTS = "/apis/cert-manager.io/v1/namespaces/default/certificaterequests"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+NAME, OWN_ROLE = "issued", "operators-cprjob"
+
+
+@pytest.fixture
+async def cluster(server: RunningApiServer) -> AsyncIterator[KubernetesCluster]:
+    """The API server as the operator of the chart sees it."""
+    connection = ApiServer(await load_configuration(server.kubeconfig))
+    connection._client.default_headers["Impersonate-User"] = "system:serviceaccount:issuance:cprjob"
+    made = KubernetesCluster(connection, time.time)
+    yield made
+    await made.close()
+
+
+def grant(api: httpx.Client, *values: str) -> None:
+    """Grant the rights that the chart with these values gives in each namespace."""
+    (own,) = [each for each in of_kind(render(*values), "ClusterRole") if each["metadata"]["name"] == OWN_ROLE]
+    role = {**own, "metadata": {"name": "issuance"}}
+    if api.put(f"{RBAC}/clusterroles/issuance", json=role).status_code == httpx.codes.OK:
+        return
+    account = {"kind": "ServiceAccount", "name": "cprjob", "namespace": "issuance"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "issuance"}
+    binding = {"metadata": {"name": "issuance"}, "subjects": [account], "roleRef": reference}
+    for plural, body in (("clusterroles", role), ("clusterrolebindings", binding)):
+        answer = api.post(f"{RBAC}/{plural}", json=body)
+        assert answer.status_code == httpx.codes.CREATED, answer.text
+
+
+def sign(api: httpx.Client, issuer: Issuer, request: dict[str, Any], begin: float) -> None:
+    path = f"{REQUESTS}/{request['metadata']['name']}/status"
+    answer = api.put(path, json=request | {"status": issuer.answer(request, begin)})
+    assert answer.status_code == httpx.codes.OK, answer.text
+
+
+async def passes(controller: Controller, api: httpx.Client, *expected: str) -> Status:
+    """Run passes until the condition CertificateIssued has this status and reason: rights take effect a little later.
+
+    Returns the status of the job.
+    """
+    while True:
+        with suppress(RefusedError):
+            await controller.run_pass("default", NAME)
+        status = Status.model_validate(job(api, NAME).get("status", {}))
+        if expected in {(each.status, each.reason) for each in status.conditions if each.type == "CertificateIssued"}:
+            return status
+        await asyncio.sleep(0.05)
+
+
+async def test_job_gets_and_renews_its_ca_with_the_rights_of_the_chart(
+    api: httpx.Client, cluster: KubernetesCluster
+) -> None:
+    now, issuer = [time.time()], Issuer()
+    controller = Controller(cluster, lambda: now[0])
+    security = {"encryption": "TLS", "certificates": {"issuerRef": {"name": "ca"}}}
+    document = {
+        "apiVersion": "cprjob.io/v1alpha1",
+        "kind": "CPRJob",
+        "metadata": {"name": NAME},
+        "spec": {**spec(), "security": security},
+    }
+    assert api.post(JOBS, json=document).status_code == httpx.codes.CREATED
+    grant(api)
+    await passes(controller, api, "False", "RequestForbidden")
+    grant(api, "certManager.enabled=true")
+    await passes(controller, api, "False", "CertManagerMissing")
+    definition = binary("cert-manager-crds") / "cert-manager.io_certificaterequests.yaml"
+    install_crd(api, yaml.safe_load(definition.read_text("utf-8")))
+    await passes(controller, api, "False", "Waiting")
+    (request,) = await existing(controller, api, 1)
+    assert (request["spec"]["isCA"], request["spec"]["issuerRef"]["kind"]) == (True, "Issuer")
+    assert request["metadata"]["ownerReferences"][0]["uid"] == job(api, NAME)["metadata"]["uid"]
+    await cluster.create(request)  # success, because it exists
+
+    sign(api, issuer, request, now[0] - 60)
+    first = await passes(controller, api, "True", "Issued")
+    assert (first.phase, len(pods(api, NAME))) == ("Starting", len(first.members))
+    assert first.runtime is not None
+    assert first.runtime.issued is not None
+    files = {env.CA_NAME, env.CA_CHAIN_NAME, env.CA_KEY_NAME, env.KEY_NAME, env.OPERATOR_NAME}
+    secrets = {each["metadata"]["name"]: each["data"].keys() for each in api.get(f"{CORE}/secrets").json()["items"]}
+    assert [each for name, each in secrets.items() if name.endswith(first.runtime.key_digest)] == [files]
+
+    now[0] = first.runtime.issued.renew_at + 1
+    controller = Controller(cluster, lambda: now[0])  # another operator, which does not have the key
+    requests = await existing(controller, api, 2)
+    (request,) = [each for each in requests if each["metadata"]["name"] != request["metadata"]["name"]]
+    sign(api, issuer, request, now[0] - 60)
+    second = await passes(controller, api, "True", "Issued")
+    assert second.runtime is not None
+    assert (second.runtime.ca != first.runtime.ca, second.runtime.key_digest) == (True, first.runtime.key_digest)
+    await controller.run_pass("default", NAME)
+    found = api.get(f"{CORE}/pods").json()["items"]
+    texts = {each["metadata"].get("annotations", {}).get(env.ANNOTATION_ISSUED_CA) for each in found}
+    assert second.runtime.issued_ca in texts
+    assert first.runtime.issued_ca not in texts
+
+    assert api.delete(f"{JOBS}/{NAME}").status_code == httpx.codes.OK
+    await cluster.delete("CertificateRequest", "default", request["metadata"]["name"])
+    assert await cluster.read("CertificateRequest", "default", request["metadata"]["name"]) is None
+
+
+async def existing(controller: Controller, api: httpx.Client, count: int) -> list[dict[str, Any]]:
+    """Run passes until there are as many CertificateRequests; return them."""
+    while True:
+        await controller.run_pass("default", NAME)
+        found: list[dict[str, Any]] = api.get(REQUESTS).json()["items"]
+        if len(found) == count:
+            return found
+        await asyncio.sleep(0.05)
