@@ -57,6 +57,16 @@ def grant(api: httpx.Client, *values: str) -> None:
         assert answer.status_code == httpx.codes.CREATED, answer.text
 
 
+def create_job(api: httpx.Client, described: dict[str, Any]) -> None:
+    document = {"apiVersion": "cprjob.io/v1alpha1", "kind": "CPRJob", "metadata": {"name": NAME}, "spec": described}
+    assert api.post(JOBS, json=document).status_code == httpx.codes.CREATED
+
+
+def items(api: httpx.Client, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get(path).json()["items"]
+    return found
+
+
 def sign(api: httpx.Client, issuer: Issuer, request: dict[str, Any], begin: float) -> None:
     path = f"{REQUESTS}/{request['metadata']['name']}/status"
     answer = api.put(path, json=request | {"status": issuer.answer(request, begin)})
@@ -83,13 +93,7 @@ async def test_job_gets_and_renews_its_ca_with_the_rights_of_the_chart(
     now, issuer = [time.time()], Issuer()
     controller = Controller(cluster, lambda: now[0])
     security = {"encryption": "TLS", "certificates": {"issuerRef": {"name": "ca"}}}
-    document = {
-        "apiVersion": "cprjob.io/v1alpha1",
-        "kind": "CPRJob",
-        "metadata": {"name": NAME},
-        "spec": {**spec(), "security": security},
-    }
-    assert api.post(JOBS, json=document).status_code == httpx.codes.CREATED
+    create_job(api, {**spec(), "security": security})
     grant(api)
     await passes(controller, api, "False", "RequestForbidden")
     grant(api, "certManager.enabled=true")
@@ -108,7 +112,7 @@ async def test_job_gets_and_renews_its_ca_with_the_rights_of_the_chart(
     assert first.runtime is not None
     assert first.runtime.issued is not None
     files = {env.CA_NAME, env.CA_CHAIN_NAME, env.CA_KEY_NAME, env.KEY_NAME, env.OPERATOR_NAME}
-    secrets = {each["metadata"]["name"]: each["data"].keys() for each in api.get(f"{CORE}/secrets").json()["items"]}
+    secrets = {each["metadata"]["name"]: each["data"].keys() for each in items(api, f"{CORE}/secrets")}
     assert [each for name, each in secrets.items() if name.endswith(first.runtime.key_digest)] == [files]
 
     now[0] = first.runtime.issued.renew_at + 1
@@ -120,12 +124,11 @@ async def test_job_gets_and_renews_its_ca_with_the_rights_of_the_chart(
     assert second.runtime is not None
     assert (second.runtime.ca != first.runtime.ca, second.runtime.key_digest) == (True, first.runtime.key_digest)
     await controller.run_pass("default", NAME)
-    found = api.get(f"{CORE}/pods").json()["items"]
-    texts = {each["metadata"].get("annotations", {}).get(env.ANNOTATION_ISSUED_CA) for each in found}
+    found = (each["metadata"].get("annotations", {}) for each in items(api, f"{CORE}/pods"))
+    texts = {each.get(env.ANNOTATION_ISSUED_CA) for each in found}
     assert second.runtime.issued_ca in texts
     assert first.runtime.issued_ca not in texts
 
-    assert api.delete(f"{JOBS}/{NAME}").status_code == httpx.codes.OK
     await cluster.delete("CertificateRequest", "default", request["metadata"]["name"])
     assert await cluster.read("CertificateRequest", "default", request["metadata"]["name"]) is None
 
@@ -134,7 +137,7 @@ async def existing(controller: Controller, api: httpx.Client, count: int) -> lis
     """Run passes until there are as many CertificateRequests; return them."""
     while True:
         await controller.run_pass("default", NAME)
-        found: list[dict[str, Any]] = api.get(REQUESTS).json()["items"]
+        found = items(api, REQUESTS)
         if len(found) == count:
             return found
         await asyncio.sleep(0.05)
