@@ -28,11 +28,13 @@ STOP = {"metric": "AUC", "patience": 3}
 ADAM = {"kind": "Adam", "learningRate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6}
 
 
+ISSUED = {"spec.security.certificates": {"issuerRef": {"name": "organisation"}}}
 MANAGED = {"spec.managedBy": "kueue.x-k8s.io/multikueue"}
 
 RULES = (
     Case("spec.suspend", MANAGED, MANAGED | {"spec.suspend": True}, "can neither suspend nor resume"),
     Case("spec.snapshots.deleteWithJob", MANAGED, MANAGED | {"spec.snapshots.deleteWithJob": True}, "its saves would"),
+    Case("spec.security.certificates", ISSUED | {"spec.security.encryption": "TLS"}, ISSUED, "has no certificates"),
     Case("metadata.name", {"metadata.name": "a" + 38 * "-" + "z"}, {"metadata.name": 41 * "a"}, "DNS-1035"),
     Case("metadata.name", {"metadata.name": "a1"}, {"metadata.name": "1a"}, "DNS-1035"),
     Case(

@@ -120,3 +120,14 @@ def test_read_job_refuses_other_jobs_as_restore_source(tmp_path: Path) -> None:
         assert only.field == f"spec.restoreFrom.{field}"
         assert "spec.restoreFrom.anchor" in only.remedy
     assert read_job(QUICKSTART, ("restoreFrom={anchor: key}",), tmp_path)["spec"]["restoreFrom"] == {"anchor": "key"}
+
+
+def test_read_job_refuses_an_issuer(tmp_path: Path) -> None:
+    issued = ("security={encryption: TLS, certificates: {issuerRef: {name: organisation}}}",)
+    with pytest.raises(InvalidSpecError) as caught:
+        read_job(QUICKSTART, issued, tmp_path)
+    (only,) = caught.value.invalid
+    assert only.field == "spec.security.certificates"
+    assert "--set security.certificates=null" in only.remedy
+    removed = read_job(QUICKSTART, (*issued, "security.certificates=null"), tmp_path)
+    assert removed["spec"]["security"] == {"encryption": "TLS", "certificates": None}

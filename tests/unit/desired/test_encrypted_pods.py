@@ -94,3 +94,16 @@ def test_secret_has_the_key_and_the_certificates() -> None:
     secret = key_secret(JOB, "key", "d1", Certificates(KeyPair("ca", "ca's key"), "operator"))
     named = {env.KEY_NAME: "key", env.CA_NAME: "ca", env.CA_KEY_NAME: "ca's key", env.OPERATOR_NAME: "operator"}
     assert secret == key_secret(JOB, "key", "d1") | {"stringData": named}
+
+
+@pytest.mark.parametrize("role", MAKERS)
+def test_pods_show_the_ca_that_an_issuer_renews_as_a_file(role: str) -> None:
+    pod, before = (MAKERS[role](replace(PLAN, encrypted=True, issued_ca=ca)) for ca in ("CA and chain", ""))
+    assert pod["metadata"]["annotations"][env.ANNOTATION_ISSUED_CA] == "CA and chain"
+    path = variables(pod)[env.ISSUED_CA_FILE]
+    (volume,) = [each for each in pod["spec"]["volumes"] if each not in before["spec"]["volumes"]]
+    (item,) = volume["downwardAPI"]["items"]
+    assert item["fieldRef"] == {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ISSUED_CA}']"}
+    (mount,) = [each for each in main_of(pod)["volumeMounts"] if each["name"] == volume["name"]]
+    assert path == f"{mount['mountPath']}/{item['path']}"
+    assert env.ISSUED_CA_FILE not in variables(before)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cpr_operator.api.cprjob_spec import IssuerRef
 from cpr_operator.cluster.watch_cache import WatchCache
 from cpr_operator.configuration import Configuration, ConfigurationError
 from cpr_operator.desired.job_objects import IngressSources
@@ -26,6 +27,9 @@ READ: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"KUEUE": "true"}, {"kueue": True}),
     ({}, {"encryption": "None"}),
     ({"ENCRYPTION": "TLS"}, {"encryption": "TLS"}),
+    ({}, {"issuer": None}),
+    ({"ISSUER": "Issuer/ca"}, {"issuer": IssuerRef(name="ca")}),
+    ({"ISSUER": "StepIssuer.step.sm/ca"}, {"issuer": IssuerRef(name="ca", kind="StepIssuer", group="step.sm")}),
     ({"SERVICE_ACCOUNTS": "a, b"}, {"restriction": Restriction(frozenset({"a", "b"}))}),
     ({"RESTRICT_TEMPLATES": "false"}, {"restriction": None}),
     ({"NAMESPACE": "operators", "REPORT_PEERS": json.dumps([PEER])}, {"sources": IngressSources("operators", (PEER,))}),
@@ -35,6 +39,7 @@ WRONG = {
     "LEASE": ("cprjob", "a/b/c", "/name", "space/", "Upper/case"),
     "KUEUE": ("yes",),
     "ENCRYPTION": ("mTLS", "true"),
+    "ISSUER": ("ca", "/ca", "Issuer/", "issuer/ca"),
     "RESTRICT_TEMPLATES": ("no",),
     "REPORT_PEERS": ("{", "{}", '["x"]'),
 }
