@@ -115,8 +115,7 @@ def with_certificate(observed: ReconcileInput, result: Outcome) -> Outcome:
     wake_s = result.wake_after_s
     if isinstance(found, Obstacle) and status.phase in _WITHOUT_PODS:
         prompt = observed.certificate_request is None or _age_s(observed) < PROMPT_S
-        wait_s = observed.timing.changing_s if prompt and not _is_missing(found) else observed.timing.running_s
-        wake_s = min(wake_s or wait_s, wait_s)
+        wake_s = observed.timing.changing_s if prompt and not _is_missing(found) else observed.timing.running_s
     return replace(
         result,
         status=status,

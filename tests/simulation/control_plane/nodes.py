@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cpr_contract import env
 from cpr_contract.codec import from_json
-from cpr_contract.roster import ShardRoster, TrainerRoster
+from cpr_contract.roster import ShardRoster, TrainerRoster, key_digest
 from cpr_contract.spec import JobSpec
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import ContainerView, PodView
@@ -71,11 +71,13 @@ class Pod:
 
     def view(self) -> PodView:
         """The pod as the API server shows it; the same object until something changes."""
-        labels, version = self.meta["labels"], self.meta.get("annotations", {}).get(env.ANNOTATION_ROSTER_VERSION, -1)
+        labels, annotations = self.meta["labels"], self.meta.get("annotations", {})
+        version, issued = annotations.get(env.ANNOTATION_ROSTER_VERSION, -1), annotations.get(env.ANNOTATION_ISSUED_CA)
         state = (self.phase, self.node, self.deleting_until, self.disruption, self.unschedulable, self.container)
-        state = (*state, self.ready, version, *labels.values())
+        state = (*state, self.ready, version, issued, *labels.values())
         if self.shown is None or self.shown[0] != state:
-            self.shown = state, self._view(labels, int(version))
+            digest = key_digest(issued.encode()) if issued else ""
+            self.shown = state, replace(self._view(labels, int(version)), issued_ca=digest)
         return self.shown[1]
 
     def _view(self, labels: dict[str, str], roster_version: int) -> PodView:
