@@ -177,6 +177,16 @@ async def test_objects_may_be_made_and_deleted_twice(bench: Bench) -> None:
     assert not await bench.cluster.has_secret(secret)
 
 
+async def test_second_create_leaves_the_object_as_it_is(bench: Bench) -> None:
+    created = []
+    for _ in range(2):
+        await bench.cluster.create(disruption_budget("created"))
+        created.append(await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "created"))
+    assert created[0] is not None
+    assert created[0] == created[1]
+    await bench.cluster.delete("PodDisruptionBudget", NAMESPACE, "created")
+
+
 async def test_status_of_an_object_is_merged_under_the_version_that_was_read(bench: Bench) -> None:
     counts = {"currentHealthy": 2, "desiredHealthy": 1, "disruptionsAllowed": 1, "expectedPods": 3}
     assert await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "merged") is None
