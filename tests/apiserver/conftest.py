@@ -10,13 +10,15 @@ import pytest
 from cpr_operator.api import crd
 from support.apiserver import ApiServer, install_crd, running_apiserver
 
-#: The token of one who may do nothing until a test allows it.
-STRANGER = "stranger"
+#: The tokens of users of these names, who may do nothing until a test allows it.
+STRANGER, OPERATOR = "stranger", "operator"
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with running_apiserver(tmp_path_factory.mktemp("apiserver"), tokens={STRANGER: "stranger"}) as server:
+    with running_apiserver(
+        tmp_path_factory.mktemp("apiserver"), tokens={name: name for name in (STRANGER, OPERATOR)}
+    ) as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""A job whose CA an issuer of cert-manager signs: its start, obstacles, renewals, and operators that take over."""
+"""A CA signed by an issuer of cert-manager: its start, obstacles, renewals, and operators that take over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ISSUED: dict[str, Any] = {
 
 
 class IssuingCluster(SimulatedCluster):
-    """A cluster whose cert-manager answers CertificateRequests when a test has it do so."""
+    """A cluster with a cert-manager that answers CertificateRequests when a test has it do so."""
 
     def __init__(self, total: int) -> None:
         super().__init__(total)
@@ -264,8 +264,7 @@ async def test_resumed_job_keeps_its_ca_unless_the_issuer_changes_or_it_ends() -
             assert harness.status.phase == "Suspended"
             harness.sign()
         await harness.go(20)
-        assert harness.status.phase == "Running"
-        assert (harness.runtime.ca == before.ca) is retained
+        assert (harness.status.phase, harness.runtime.ca == before.ca) == ("Running", retained)
     assert harness.issued.issuer.name == "other"
     before = harness.runtime
     harness.cluster.set_spec("job", suspend=True)

@@ -35,7 +35,7 @@ class Clock:
 
 
 class IssuedJob:
-    """The Secret of a job whose CA an issuer signs, the file of the annotation, and processes that read both."""
+    """The Secret of a job with an issuer, the file of the annotation, and processes that read both."""
 
     def __init__(self, folder: Path, uid: str, issuer: Issuer, clock: Clock) -> None:
         self.folder, self.uid, self.issuer, self.clock = folder / uid, uid, issuer, clock
