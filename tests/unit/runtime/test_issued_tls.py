@@ -110,18 +110,23 @@ def test_members_trust_their_ca_without_its_root(job: IssuedJob) -> None:
     assert exchange(job.process("trainer"), job.process("shard")) == b"hello"
 
 
-@pytest.mark.parametrize("calls", [True, False])
-def test_pod_of_another_job_under_the_same_root_is_refused(
-    job: IssuedJob, tmp_path: Path, issuer: Issuer, clock: Clock, *, calls: bool
-) -> None:
-    """It claims the member's name, and presents the whole chain up to the root. The job alone can refuse it."""
-    other = IssuedJob(tmp_path, OTHER, issuer, clock)
+def context_of_another_job(folder: Path, issuer: Issuer, clock: Clock, *, calls: bool) -> ssl.SSLContext:
+    """One that claims a member's name, and presents the whole chain up to the root. The job alone can refuse it."""
+    other = IssuedJob(folder, OTHER, issuer, clock)
     own = signed_certificate(other.ca.encode(), other.authority.key.encode(), f"shard-0.{JOB}", clock(), DAY_S)
-    path = tmp_path / "stranger.pem"
+    path = folder / "stranger.pem"
     path.write_bytes(own.pem + (other.ca + issuer.intermediate + issuer.root).encode())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if calls else ssl.PROTOCOL_TLS_SERVER)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(path)
+    return context
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_pod_of_another_job_under_the_same_root_is_refused(
+    job: IssuedJob, tmp_path: Path, issuer: Issuer, clock: Clock, *, calls: bool
+) -> None:
+    context = context_of_another_job(tmp_path, issuer, clock, calls=calls)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname(), 60)
         accepted, _ = listener.accept()
@@ -137,6 +142,14 @@ def test_pod_of_another_job_under_the_same_root_is_refused(
         with pytest.raises(ssl.SSLCertVerificationError):
             refused.result()
         connection.close()
+
+
+def test_page_refuses_a_pod_of_another_job_under_the_same_root(
+    job: IssuedJob, tmp_path: Path, issuer: Issuer, clock: Clock
+) -> None:
+    context = context_of_another_job(tmp_path, issuer, clock, calls=True)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        page(job.process("shard"), context)
 
 
 def test_root_alone_verifies_the_pages_of_a_pod_and_no_member(job: IssuedJob, issuer: Issuer) -> None:
