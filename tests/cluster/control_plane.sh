@@ -56,8 +56,8 @@ run() { # run PROCESS: unless it runs already
   case $1 in etcd|apiserver) prefer "$1" ;; esac
 }
 
-# Real ones have machines of their own. With the weight of any session, pods and tests leave these a twelfth of the
-# processors, and leases expire. Kernels that group processes by session use the niceness of the group.
+# A real control plane has machines of its own. Here pods and tests would leave it a twelfth of the processors, and leases
+# would expire. A kernel that groups processes by session weighs sessions by the niceness of the group.
 prefer() { # prefer PROCESS
   local pid; pid=$(process "$1")
   renice -n -10 -p "$pid" >/dev/null 2>&1 || return 0 # a container may lack the right

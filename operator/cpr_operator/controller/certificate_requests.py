@@ -6,11 +6,10 @@ import logging
 
 from cpr_operator.cluster.protocol import BusyError, Cluster, NotFoundError, RefusedError, UnavailableError
 from cpr_operator.reconcile import Job, Outcome
+from cpr_operator.reconcile.issuance import FIELD
 from cpr_operator.reconcile.types import CreateRequest, DeleteRequest, Obstacle
 
 logger = logging.getLogger(__name__)
-
-FIELD = "spec.security.certificates.issuerRef"
 
 
 async def change_requests(cluster: Cluster, job: Job, outcome: Outcome) -> Obstacle | None:
@@ -29,7 +28,7 @@ async def change_requests(cluster: Cluster, job: Job, outcome: Outcome) -> Obsta
         remedy = f"install cert-manager, or remove {FIELD}"
         return Obstacle("CertManagerMissing", f"the cluster has no CertificateRequests ({error}): {remedy}")
     except RefusedError as error:
-        return forbidden(error)
+        return refusal_of(error)
     except BusyError:
         return None
     except UnavailableError as error:
@@ -38,7 +37,10 @@ async def change_requests(cluster: Cluster, job: Job, outcome: Outcome) -> Obsta
     return None
 
 
-def forbidden(error: RefusedError) -> Obstacle:
-    """The obstacle that the server refuses the operator a CertificateRequest."""
-    remedy = f"{FIELD} needs the chart value certManager.enabled, which lets the operator create CertificateRequests"
-    return Obstacle("RequestForbidden", f"{error}; {remedy}")
+def refusal_of(error: RefusedError) -> Obstacle:
+    """The obstacle that the operator lacks the right to a CertificateRequest, or that the server does not admit it."""
+    if "is forbidden: User " in str(error):  # the authorizer's words
+        remedy = f"{FIELD} needs the chart value certManager.enabled, which grants the operator CertificateRequests"
+        return Obstacle("RequestForbidden", f"{error}; {remedy}")
+    remedy = f"let quota and admission webhooks admit the operator's CertificateRequests, or correct {FIELD}"
+    return Obstacle("RequestRefused", f"{error}; {remedy}")

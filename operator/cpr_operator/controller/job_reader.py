@@ -33,7 +33,7 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller.cache import JobCache
-from cpr_operator.controller.certificate_requests import forbidden
+from cpr_operator.controller.certificate_requests import refusal_of
 from cpr_operator.controller.quota import read_queue
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.record import Recording
@@ -216,7 +216,7 @@ class JobReader:
         try:
             found = await self.cluster.read(request["kind"], job.namespace, request["metadata"]["name"])
         except RefusedError as error:
-            return replace(observed, request_obstacle=forbidden(error))
+            return replace(observed, request_obstacle=refusal_of(error))
         return replace(observed, certificate_request=found, request_obstacle=cache.request_obstacle)
 
     async def _with_published(self, observed: ReconcileInput, cache: JobCache) -> ReconcileInput:

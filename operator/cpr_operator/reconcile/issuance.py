@@ -239,4 +239,4 @@ def _age_s(observed: ReconcileInput) -> float:
 
 
 def _is_missing(obstacle: Obstacle) -> bool:
-    return obstacle.reason in {"CertManagerMissing", "RequestForbidden", "CertManagerUnavailable"}
+    return obstacle.reason in {"CertManagerMissing", "CertManagerUnavailable", "RequestForbidden", "RequestRefused"}

@@ -209,7 +209,8 @@ async def test_obstacle_names_field_and_remedy(conditions: list[dict[str, str]],
     ("refusal", "reason", "remedy"),
     [
         (NotFoundError("404 page not found"), "CertManagerMissing", "install cert-manager"),
-        (RefusedError("certificaterequests is forbidden"), "RequestForbidden", "certManager.enabled"),
+        (RefusedError('it is forbidden: User "cprjob" cannot create it'), "RequestForbidden", "certManager.enabled"),
+        (RefusedError('admission webhook "policy" denied the request'), "RequestRefused", "admission webhooks"),
     ],
 )
 async def test_missing_cert_manager_and_missing_rights_are_named(refusal: Exception, reason: str, remedy: str) -> None:
