@@ -17,7 +17,7 @@ _VALUE_BYTES = 4
 _BYTES: dict[Precision, int] = {"fp32": 4, "bf16": 2}
 #: A slot of a dynamic table has an entry, and a cell if ids are admitted later than in their first step. Saves carry
 #: both. A process derives the rest from them.
-_ENTRY_BYTES, _CELL_BYTES, _DERIVED_BYTES = 16, 8, 1.4
+_ENTRY_BYTES, _CELL_BYTES, _DERIVED_BYTES = 16, 8, 3.4
 #: A publisher's digest of a row. For a slot of a dynamic table a publisher has two keys, two digests and a step, and a
 #: third key and digest and a second step while it compares an anchor.
 _DIGEST_BYTES, _PUBLISHED_SLOT_BYTES = 8, 56

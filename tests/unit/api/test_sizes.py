@@ -111,7 +111,7 @@ def test_dynamic_table_has_entries_and_cells_in_whole_pages(
     row_bytes = 4 * 4 + 4
     assert rows_bytes(spec) == slots * (row_bytes + 16 + cells_bytes) + rows_of_b * row_bytes
     needed = shard_memory(spec, OFF, "PerPush").needed_bytes
-    assert needed == math.ceil(5 * rows_bytes(spec) / 4) + math.ceil(1.4 * slots) + 300 * MIB
+    assert needed == math.ceil(5 * rows_bytes(spec) / 4) + math.ceil(3.4 * slots) + 300 * MIB
 
 
 def test_rows_of_two_bytes_take_little_more_than_half_of_the_memory() -> None:

@@ -14,7 +14,7 @@ from cpr_contract.model import EvictionScore
 from cpr_trainer.embedding.dynamic.admission_cells import Count
 from cpr_trainer.embedding.dynamic.entries import Rules
 from cpr_trainer.embedding.dynamic.insertion import Buckets
-from cpr_trainer.embedding.dynamic.pages import BandKeys, Pages
+from cpr_trainer.embedding.dynamic.pages import BUCKET_SLOTS, BandKeys, Pages
 from cpr_trainer.embedding.dynamic.table import Changes, DynamicTables, Update
 from cprjob_serving.hashes import U64
 from support.dynamic_steps import PAGES, Shards, columns_of, differences, draw_steps, empty_entries, keys_of_first
@@ -79,12 +79,13 @@ def bug_of_lookups(patch: pytest.MonkeyPatch) -> None:
 
 
 def bug_of_searches(patch: pytest.MonkeyPatch) -> None:
-    search = DynamicTables._find
+    search = DynamicTables._find_in_buckets
 
-    def first_bucket(self: DynamicTables, keys: BandKeys, buckets: np.ndarray, step: int) -> np.ndarray:
-        return search(self, keys, np.repeat(buckets[:1], 2, axis=0), step)
+    def first_bucket(self: DynamicTables, keys: BandKeys, least: int) -> np.ndarray:
+        found = search(self, keys, least)
+        return np.where(found // BUCKET_SLOTS == keys.buckets()[0], found, -1)
 
-    patch.setattr(DynamicTables, "_find", first_bucket)
+    patch.setattr(DynamicTables, "_find_in_buckets", first_bucket)
 
 
 def bug_of_pins(patch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ _KEYS_AT_ONCE = 4096
 _EACH_BYTE = np.uint64(0x0101010101010101)
 _ONE, _OTHER_BUCKET = np.uint64(1), np.uint64(BUCKET_SLOTS)
 _BUCKET_BITS = BUCKET_SLOTS.bit_length() - 1
+#: Where the bits of a key's position that number its place among the slots of its page begin, and what they hold.
+_BELOW_PLACE, _IN_PAGE = np.uint64(32 - PAGE_SLOTS.bit_length() + 1), PAGE_SLOTS - 1
 _NO_CONTENTS = np.empty((0, CELL_COLUMNS), np.uint32)
 
 
@@ -94,7 +96,9 @@ class Update:
 class DynamicTables:
     """The entries of the tables of a band in some pages. One thread uses it.
 
-    It derives a byte from each key, its tag, so that a search reads the 64 bytes of two buckets. Tags are not saved.
+    A search first compares a key with one entry: the one that the last search of any key at the same place in the page
+    found. Most keys of a step are there. Only the others search their two buckets, 64 bytes of tags: a tag is a byte of
+    the key. Tags and these hints are derived from the entries, and are not saved.
     """
 
     def __init__(self, pages: Pages, rules: Rules, entries: Entries) -> None:
@@ -105,29 +109,31 @@ class DynamicTables:
         self._buckets = Buckets(pages.slots // BUCKET_SLOTS)
         tags = np.where(entries.counts > 0, tags_of(entries.keys), 0)
         self._tags: U8 = tags.astype(np.uint8).reshape(-1, BUCKET_SLOTS)
-        #: The last search since a step: its keys and step, and their buckets and slots.
-        self._found: tuple[BandKeys, int, Ints, Ints] | None = None
+        #: The slot, counted from the page's first, that was found for a key at each place in the page.
+        self._hints = np.zeros(pages.slots, np.uint16)
+        #: The last search since a step: its keys and step, and their slots and the entries there.
+        self._found: tuple[BandKeys, int, Ints, NDArray[np.void]] | None = None
 
     def find(self, keys: BandKeys, step: int) -> Ints:
         """Return the slot of each key at a step, int64 [k]; -1 for an unknown or expired one. Nothing changes."""
-        return self._search(keys, step)[1]
+        return self._search(keys, step)[0]
 
     def plan(self, step: int, keys: BandKeys) -> Update:
         """Compute the step `step` (from 1) with the keys of all ranks."""
-        buckets, slots = self._search(keys, step)
+        slots, entries = self._search(keys, step)
         found = slots >= 0
         unknown, inserted = np.flatnonzero(~found), np.zeros(len(keys), np.bool_)
         if not len(unknown):  # as in most steps of small tables
-            counts = self._counts_after(slots, step)
+            counts = self._counts_after(entries, step)
             return Update(step, keys, slots, counts, inserted, unknown, unknown, _NO_CONTENTS, self._no_changes)
 
         new, known, slots = keys.select(unknown), slots[found], slots.copy()
         count = self._count(new.positions, step)
         counts = np.empty(len(keys), np.uint32)
-        counts[found], counts[unknown] = self._counts_after(known, step), count.counts
+        counts[found], counts[unknown] = self._counts_after(entries[found], step), count.counts
         due = np.flatnonzero(count.counts >= self.rules.min_steps)
         due = due[np.argsort(-count.counts[due].astype(np.int64), kind="stable")]  # ascending keys where counts tie
-        insertions = self._insert(buckets.take(unknown[due], axis=1), known, step)
+        insertions = self._insert(new.buckets().take(due, axis=1), known, step)
         slots[unknown[due]] = insertions.slots
         inserted[unknown] = slots[unknown] >= 0
         cells, contents = count.changes(inserted[unknown], step)
@@ -135,9 +141,8 @@ class DynamicTables:
         changes = self._changes(new, slots[unknown], due, insertions)
         return Update(step, keys, slots, counts, inserted, evicted, cells, contents, changes)
 
-    def _counts_after(self, slots: Ints, step: int) -> U32:
-        """Return the counts of the entries in some slots after a push of their keys, uint32 [k]."""
-        entries = self.entries.take(slots)
+    def _counts_after(self, entries: NDArray[np.void], step: int) -> U32:
+        """Return the counts of entries after a push of their keys, uint32 [k]."""
         before = self.rules.counts_at(entries["count"], entries["step"], step)
         counts: U32 = np.minimum(before, np.uint32(MAX_COUNT - 1)) + np.uint32(1)
         return counts
@@ -193,34 +198,45 @@ class DynamicTables:
         np.add.at(found, self.pages.tables[: len(live)], live)
         return found
 
-    def _search(self, keys: BandKeys, step: int) -> tuple[Ints, Ints]:
-        """Return the buckets of keys, and their slots. A trainer pushes what it looked up, so the last search stays."""
+    def _search(self, keys: BandKeys, step: int) -> tuple[Ints, NDArray[np.void]]:
+        """Return the slots of keys, and the entries there; that of a key without a slot means nothing.
+
+        A trainer pushes what it looked up, so the last search stays.
+        """
         if self._found is not None:
-            last, of_step, buckets, slots = self._found
+            last, of_step, slots, entries = self._found
             if of_step == step and np.array_equal(last.keys, keys.keys) and np.array_equal(last.tables, keys.tables):
-                return buckets, slots
-        buckets = keys.buckets()
-        slots = self._find(keys, buckets, step)
-        self._found = keys, step, buckets, slots
-        return buckets, slots
+                return slots, entries
+        slots, entries = self._find(keys, self.rules.oldest_live(step))
+        self._found = keys, step, slots, entries
+        return slots, entries
 
-    def _find(self, keys: BandKeys, buckets: Ints, step: int) -> Ints:
-        found = np.full(len(keys), -1, np.int64)
-        for first in range(0, len(keys), _KEYS_AT_ONCE):
-            part = slice(first, first + _KEYS_AT_ONCE)
-            self._find_part(keys.keys[part], buckets[:, part], self.rules.oldest_live(step), found[part])
-        return found
+    def _find(self, keys: BandKeys, least: int) -> tuple[Ints, NDArray[np.void]]:
+        """Search keys among the entries that were pushed in step `least` or later."""
+        places = (keys.positions >> _BELOW_PLACE).view(np.int64)
+        slots = (places & ~_IN_PAGE) + self._hints.take(places)
+        entries = self.entries.take(slots)
+        others = np.flatnonzero((entries["key"] != keys.keys) | (entries["step"] < least))
+        if len(others):
+            slots[others] = -1
+            for first in range(0, len(others), _KEYS_AT_ONCE):
+                part = others[first : first + _KEYS_AT_ONCE]
+                slots[part] = self._find_in_buckets(keys.select(part), least)
+            found = others[slots[others] >= 0]
+            entries[found] = self.entries.take(slots[found])
+            self._hints[places[found]] = slots[found] & _IN_PAGE
+        return slots, entries
 
-    def _find_part(self, keys: U64, pairs: Ints, least: int, found: Ints) -> None:
-        """Store the slots of the keys that have one into `found`, int64 [k]."""
+    def _find_in_buckets(self, keys: BandKeys, least: int) -> Ints:
+        found, pairs = np.full(len(keys), -1, np.int64), keys.buckets()
         # Each tag 32 times, for the slots of a bucket.
-        tags = np.repeat(tags_of(keys) * _EACH_BYTE, BUCKET_SLOTS // 8).view(np.uint8)
+        tags = np.repeat(tags_of(keys.keys) * _EACH_BYTE, BUCKET_SLOTS // 8).view(np.uint8)
         one, other = bits_of(self._tags.take(pairs, axis=0).reshape(2, -1) == tags).reshape(2, -1)
         # A bit for each of the slots of a key that has its tag. All keys are compared with their next slot at once.
         left = one | other.astype(np.uint64) << _OTHER_BUCKET
         places = np.flatnonzero(left)
         while len(places):
-            bits, key = left[places], keys[places]
+            bits, key = left[places], keys.keys[places]
             at = np.bitwise_count((bits - _ONE) & ~bits)
             slots = pairs[at >> _BUCKET_BITS, places] * BUCKET_SLOTS + (at & (BUCKET_SLOTS - 1))
             entries = self.entries.take(slots)
@@ -229,6 +245,7 @@ class DynamicTables:
             found[places[mine]] = slots[mine]
             left[places] = np.where(mine, 0, bits & (bits - _ONE))
             places = places[left[places] != 0]
+        return found
 
     def _count(self, positions: U64, step: int) -> Count:
         """Return the count of keys without a slot; tables that admit at the first push have no cells."""
