@@ -15,7 +15,6 @@ from cpr_contract.model import PAGE_SLOTS
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TableCounts
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Ints
 from cpr_trainer.checkpoint.write.save import SaveMetrics
 from cpr_trainer.embedding.dynamic.rows import DynamicRows
 from cpr_trainer.shard.state import Progress
@@ -80,29 +79,32 @@ class StatusPublisher:
 class TableCounter:
     """Counts the rows of dynamic tables for reports: every `COUNT_S`, when serving starts, and after each save.
 
-    A job ends right after its last save, and the last report has the rows of the model.
+    A job ends right after its last save, and the last report has the rows of the model. A report is made at each tick
+    of the main loop, so that it takes the counts as they are.
     """
 
     def __init__(self, job: JobSpec, bands: Sequence[DynamicRows]) -> None:
         self._names = {table: job.model.tables[table].name for table in job.model.dynamic_tables}
         self._bands = bands
-        self._rows: list[tuple[Ints, Ints]] | None = None
+        self._counts: tuple[TableCounts, ...] | None = None
         self._save: SaveRef | None = None
         self._due_s = 0.0
 
     def counts(self, progress: Progress | None, save: SaveRef | None, now: float) -> tuple[TableCounts, ...]:
         """Return the counts of the tables at a time in seconds; none while nothing is served. save: the newest one."""
         if progress is None:
-            self._rows = None
+            self._counts = None
             return ()
-        if self._rows is None or save != self._save or now >= self._due_s:
-            step = max(progress.applied)
-            self._rows = [(each.entries.occupancy(step), each.entries.waiting(step)) for each in self._bands]
+        if self._counts is None or save != self._save or now >= self._due_s:
+            self._counts = self._count(max(progress.applied))
             self._save, self._due_s = save, now + COUNT_S
+        return self._counts
+
+    def _count(self, step: int) -> tuple[TableCounts, ...]:
         found = dict[int, TableCounts]()
-        for band, (entries, waiting) in zip(self._bands, self._rows, strict=True):
+        for band in self._bands:
             slots = PAGE_SLOTS * np.bincount(band.pages.tables, minlength=len(band.tables))
-            counted = band.counted
+            entries, waiting, counted = band.entries.occupancy(step), band.entries.waiting(step), band.counted
             effects = counted.admitted, counted.evicted, counted.expired, counted.dropped, counted.full
             counts = np.stack((slots, entries, waiting, *effects), axis=1).tolist()
             for table, each in zip(band.tables.tolist(), counts, strict=True):
