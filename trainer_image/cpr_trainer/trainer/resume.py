@@ -251,7 +251,8 @@ class _Record:
             self._boundary[1].copy_(scored.boundary.counters)
         self._sums[:2] = scored.loss_shares
         self._sums[2] = state.replica.optimizer_steps
-        for place, buffer in zip(self._buffers, state.replica.buffers().values(), strict=True):
+        buffers = state.replica.buffers().values() if self._buffers else ()  # a state_dict takes some time
+        for place, buffer in zip(self._buffers, buffers, strict=True):
             place.copy_(buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
         self._text[: len(text)] = np.frombuffer(text, np.uint8)
         self._numbers[[_DONE, _SCORED_STEP, _TEXT]] = state.done, scored.step, len(text)
