@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 
 from cprjob_serving.hashes import Floats, Ints
 from cprjob_serving.keyed_rows import KeyedRows, write_changed
-from cprjob_serving.tensor_files import tensors
+from cprjob_serving.tensor_files import release_pages, tensors
 from cprjob_serving.transform import Columns, Transform, dense_of, ids_of
 from cprjob_serving.vocabulary import Vocabulary
 
 ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json", "current.json"
+#: Each of these rows may be on a page that has to be mapped, in a few microseconds.
+_ROWS_AT_ONCE = 256
 
 
 class DeltaError(Exception):
@@ -97,6 +100,13 @@ class Model:
                 found[feature.name] = sums
         return found
 
+    def release_pages(self) -> None:
+        """Drop the pages of the tables from the memory of this process: see `tensor_files.release_pages`."""
+        for table in self.tables.values():
+            release_pages(table)
+        for keyed in self.keyed.values():
+            release_pages(keyed.weight)
+
     def _vectors(self, name: str, rows: Ints) -> Floats:
         """Return the vectors of a table's rows, float32 [k, D], a copy. rows: see `Ids`."""
         table = next(each for each in self.transform.tables if each.name == name)
@@ -134,9 +144,20 @@ def apply_delta(base: Path | str, delta: Path | str, to: Path | str) -> None:
             if table.default is not None:
                 old, new = (KeyedRows.open(folder / table.file) for folder in (base, delta))
                 write_changed(old, new, tensors(delta / table.file)["removed"], made / table.file)
+                release_pages(old.weight)
                 continue
             shutil.copyfile(base / table.file, made / table.file)
             changed = tensors(delta / table.file)
             if len(changed["rows"]):
-                tensors(made / table.file, write=True)["weight"][changed["rows"]] = changed["weight"]
+                _replace_rows(made / table.file, changed["rows"], changed["weight"])
         os.rename(made, to)  # noqa: PTH104 -- fails if a folder with files is there by now
+
+
+def _replace_rows(path: Path, rows: Ints, weight: Floats) -> None:
+    """Replace some rows of a table's file, part by part: numpy keeps the lock of the interpreter meanwhile."""
+    mapped = tensors(path, write=True)["weight"]
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        mapped[rows[part]] = weight[part]
+        time.sleep(0)  # other threads have the lock now
+    release_pages(mapped)

@@ -135,11 +135,11 @@ class Follower:
         unfinished = self._folder / f".{CURRENT}"
         unfinished.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
         unfinished.replace(self._folder / CURRENT)
-        # A model that a reader has taken keeps its mapped files.
-        before = "" if self._model is None else self._model.folder.name
-        self._model, self._have = model, (entry.sequence, found.digest)
+        before, self._model, self._have = self._model, model, (entry.sequence, found.digest)
         # A process may have read the earlier name, and not have opened its files yet.
-        self._delete_all_but(name, before)
+        self._delete_all_but(name, *([before.folder.name] if before else []))
+        if before is not None:
+            before.release_pages()  # a reader that has taken it keeps its mapped files
 
     def _open_current(self) -> None:
         """Open the model that an earlier process has left in the folder, if it is whole, and delete all others."""
