@@ -2,68 +2,49 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
 
 import pytest
-import yaml
 
+from cpr_contract import env
+from cpr_trainer.store import open_store
+from cprjob_bench.commands.freshness_bench import document
 from cprjob_serving import Follower
-from support.published_job import files_of
-from support.runs import CPRJOB, run, small_job
+from support.served_models import ServedModels
+from support.streamed_files import Clicks, job_of, train_and_kill
 
 pytestmark = pytest.mark.dist
 
-KILLS = ("publisher/0@0.3:POD", "shard/1@0.4:POD", "publisher/0@0.6:POD", "trainer/0@0.7:POD")
+KILLS = ((env.ROLE_SHARD, 1), (env.ROLE_PUBLISHER, 0), (env.ROLE_TRAINER, 0))
 
 
-def test_follower_has_models_of_anchors_while_processes_are_killed(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    dynamic = {"name": "c", "rows": 4096, "ids": "Dynamic", "ttlSteps": 200}
-    tables = [{"name": "a", "rows": 5000}, {"name": "b", "rows": 500}, dynamic]
-    model = {"embeddingDim": 4, "bottomMlp": [8, 4], "topMlp": [8, 1], "tables": tables}
-    uri = (tmp_path / "work" / "published").as_uri()
-    job = tmp_path / "job.yaml"
-    spec = small_job(
-        model=model,
-        data={"format": "Synthetic", "samples": 120_000, "batchSize": 64},
-        publish={"to": "s3://models/clicks", "everySeconds": 1},
-        recovery={"replay": {"mode": "Required"}},
-        trainers={"workers": 1},
-    )
-    job.write_text(yaml.safe_dump(spec), "utf-8")
-    seen: list[tuple[int, str, Path]] = []
-    over = threading.Event()
-    follower = Follower(uri, tmp_path / "followed", every_s=0.1)
-
-    def watch() -> None:
-        while not over.wait(0.1):
-            if follower.sequence > (seen[-1][0] if seen else 0):
-                seen.append((follower.sequence, follower.model.about["anchor"], follower.model.folder))
-
-    with follower:
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        kills = [argument for kill in KILLS for argument in ("--kill", kill)]
-        code, report, output = run(tmp_path, job, *kills)
-        over.set()
-        watcher.join()
-    assert code == 0, output
-    assert output.count("to all of publisher/0") == 2
-    follower = Follower(uri, tmp_path / "followed")
-    request.addfinalizer(follower.stop)
-    follower.update()
-    assert follower.model.about["anchor"] == report["result"], "the last model is published at the end"
-    exported = tmp_path / "exported"
-    subprocess.run((*CPRJOB, "export", "--workdir", str(tmp_path / "work"), "--to", str(exported)), check=True)
-    assert files_of(follower.model.folder) == files_of(exported)
-    published = json.loads((next((tmp_path / "work" / "jobs").rglob("*.json"))).read_text())["status"]["published"]
-    assert (published["sequence"], published["anchor"]) == (follower.sequence, report["result"])
-    assert len(seen) > 2, "models were followed while the job trained"
-    command = (sys.executable, "-m", "cprjob_serving", "follow", "file:///nowhere/at/all", str(tmp_path / "followed"))
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (refused.returncode, "another process follows into" in refused.stderr) == (1, True)
+def test_follower_has_models_of_anchors_while_processes_are_killed(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("data", "work", "copies")}
+    for folder in folders.values():
+        folder.mkdir()
+    clicks = Clicks(folders["data"])
+    clicks.write()
+    manifest = document("published", folders["data"], tmp_path, publishes=True)
+    spec = manifest["spec"]
+    spec["model"]["tables"][0] |= {"rows": 4096, "ttlSteps": 50}
+    spec["recovery"] = {"replay": {"mode": "Required"}}
+    spec["failurePolicy"] = {"silenceSeconds": 60}
+    spec["snapshots"]["keep"] = 64  # the copied models are compared at the end
+    with Follower(spec["publish"]["to"], tmp_path / "followed", every_s=0.1) as follower:
+        served = ServedModels(follower, folders["copies"])
+        status = asyncio.run(train_and_kill(folders["work"], clicks, served, manifest, KILLS))
+        assert status.result is not None
+        while not served.copy(1, {status.result.key}):
+            time.sleep(0.1)
+        assert status.published is not None
+        assert (status.published.sequence, status.published.anchor) == (follower.sequence, status.result.key)
+        second = ("follow", "file:///nowhere/at/all", str(tmp_path / "followed"))
+        command = (sys.executable, "-m", "cprjob_serving", *second)
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (refused.returncode, "another process follows into" in refused.stderr) == (1, True)
+    assert len(served.copies) == 2 + len(KILLS)
+    served.check(job_of(status), open_store(job_of(status).snapshots.store, None, None))
