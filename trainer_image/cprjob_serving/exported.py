@@ -22,7 +22,7 @@ from cprjob_serving.transform import Columns, Transform, dense_of, ids_of
 from cprjob_serving.vocabulary import Vocabulary
 
 ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json", "current.json"
-#: Each of these rows may be on a page that has to be mapped, in a few microseconds.
+#: The rows that are replaced together. The first write to a page of a mapped file takes some microseconds.
 _ROWS_AT_ONCE = 256
 
 
@@ -66,7 +66,10 @@ class Model:
             raise NoModelError(f"{folder} has changed rows only; apply them to a model (apply_delta)")
         transform = Transform.of_json((folder / TRANSFORM).read_text("utf-8"))
         keyed = {table.name: KeyedRows.open(folder / table.file) for table in transform.tables if table.default}
-        tables = {table.name: tensors(folder / table.file)["weight"] for table in transform.tables}
+        tables = {
+            table.name: keyed[table.name].weight if table.default else tensors(folder / table.file)["weight"]
+            for table in transform.tables
+        }
         vocabularies = {
             table.name: Vocabulary.of((folder / table.vocabulary).read_bytes())
             for table in transform.tables
@@ -104,8 +107,6 @@ class Model:
         """Drop the pages of the tables from the memory of this process: see `tensor_files.release_pages`."""
         for table in self.tables.values():
             release_pages(table)
-        for keyed in self.keyed.values():
-            release_pages(keyed.weight)
 
     def _vectors(self, name: str, rows: Ints) -> Floats:
         """Return the vectors of a table's rows, float32 [k, D], a copy. rows: see `Ids`."""
@@ -154,10 +155,10 @@ def apply_delta(base: Path | str, delta: Path | str, to: Path | str) -> None:
 
 
 def _replace_rows(path: Path, rows: Ints, weight: Floats) -> None:
-    """Replace some rows of a table's file, part by part: numpy keeps the lock of the interpreter meanwhile."""
+    """Replace some rows of a table's file, part by part: numpy keeps the interpreter's lock while it replaces rows."""
     mapped = tensors(path, write=True)["weight"]
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
         mapped[rows[part]] = weight[part]
-        time.sleep(0)  # other threads have the lock now
+        time.sleep(0)  # releases the lock
     release_pages(mapped)

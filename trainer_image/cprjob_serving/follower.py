@@ -136,9 +136,11 @@ class Follower:
         unfinished.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
         unfinished.replace(self._folder / CURRENT)
         before, self._model, self._have = self._model, model, (entry.sequence, found.digest)
-        # A process may have read the earlier name, and not have opened its files yet.
-        self._delete_all_but(name, *([before.folder.name] if before else []))
-        if before is not None:
+        if before is None:
+            self._delete_all_but(name)
+        else:
+            # A process may have read the earlier name, and not have opened its files yet.
+            self._delete_all_but(name, before.folder.name)
             before.release_pages()  # a reader that has taken it keeps its mapped files
 
     def _open_current(self) -> None:

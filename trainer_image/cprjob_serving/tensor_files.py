@@ -46,16 +46,17 @@ def tensors(path: Path, *, write: bool = False) -> dict[str, NDArray[Any]]:
 
 
 def release_pages(tensor: NDArray[Any]) -> None:
-    """Drop the pages of a tensor's file from the memory of this process, part by part. Later reads map them again.
+    """Drop the pages of a tensor's file from the memory of this process. Later reads map them again.
 
-    The interpreter unmaps a file as a whole, and keeps its lock meanwhile: 50 us and more for each MiB that was read.
+    The interpreter unmaps a file as a whole, and keeps its lock for a time that grows with the pages that were read.
+    This works part by part, and releases the lock in between.
     """
     mapped: Any = tensor
     while not isinstance(mapped, mmap.mmap):
         mapped = mapped.base if isinstance(mapped, np.ndarray) else mapped.obj
     for first in range(0, len(mapped), _RELEASED_AT_ONCE):
         mapped.madvise(mmap.MADV_DONTNEED, first, min(_RELEASED_AT_ONCE, len(mapped) - first))
-        time.sleep(0)  # other threads have the lock now
+        time.sleep(0)  # releases the lock
 
 
 def head(contents: Sequence[tuple[str, str, tuple[int, ...]]]) -> bytes:

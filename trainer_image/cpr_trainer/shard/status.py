@@ -79,8 +79,8 @@ class StatusPublisher:
 class TableCounter:
     """Counts the rows of dynamic tables for reports: every `COUNT_S`, when serving starts, and after each save.
 
-    A job ends right after its last save, and the last report has the rows of the model. A report is made at each tick
-    of the main loop, so that it takes the counts as they are.
+    A job ends right after its last save, and the last report has the rows of the model. Each tick of the main loop
+    makes a report, so reports between two counts repeat the last one.
     """
 
     def __init__(self, job: JobSpec, bands: Sequence[DynamicRows]) -> None:

@@ -122,6 +122,21 @@ def test_planted_bug_is_found(
     assert first.endswith(found)
 
 
+def test_key_that_was_found_is_found_without_its_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, searched = single(Rules()), list[int]()
+    search = DynamicTables._find_in_buckets
+
+    def counted(self: DynamicTables, keys: BandKeys, least: int) -> np.ndarray:
+        searched.append(len(keys))
+        return search(self, keys, least)
+
+    monkeypatch.setattr(DynamicTables, "_find_in_buckets", counted)
+    keys = np.arange(8, dtype=np.uint64) << np.uint64(52)  # each at a place of its own
+    for step in (1, 2, 3, 4):
+        take(table, step, keys)
+    assert searched == [8, 7], "once before their insertion, and once after it; the first slot is every first hint"
+
+
 def keys_of_one_pair(count: int) -> U64:
     """Keys that have buckets 0 and 1 of the first page."""
     return np.arange(count, dtype=np.uint64) << np.uint64(23)

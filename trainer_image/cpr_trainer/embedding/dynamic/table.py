@@ -96,9 +96,9 @@ class Update:
 class DynamicTables:
     """The entries of the tables of a band in some pages. One thread uses it.
 
-    A search first compares a key with one entry: the one that the last search of any key at the same place in the page
-    found. Most keys of a step are there. Only the others search their two buckets, 64 bytes of tags: a tag is a byte of
-    the key. Tags and these hints are derived from the entries, and are not saved.
+    A search first compares a key with a single entry: the one that was last found for any key at the same place in the
+    page. It is the right one for most keys of a step. For the others the search reads their two buckets, 64 bytes of
+    tags: a tag is a byte of the key. Neither tags nor these hints are saved.
     """
 
     def __init__(self, pages: Pages, rules: Rules, entries: Entries) -> None:
@@ -115,7 +115,7 @@ class DynamicTables:
         self._found: tuple[BandKeys, int, Ints, NDArray[np.void]] | None = None
 
     def find(self, keys: BandKeys, step: int) -> Ints:
-        """Return the slot of each key at a step, int64 [k]; -1 for an unknown or expired one. Nothing changes."""
+        """Return the slot of each key at a step, int64 [k]; -1 for an unknown or expired one. No entry changes."""
         return self._search(keys, step)[0]
 
     def plan(self, step: int, keys: BandKeys) -> Update:
@@ -228,6 +228,7 @@ class DynamicTables:
         return slots, entries
 
     def _find_in_buckets(self, keys: BandKeys, least: int) -> Ints:
+        """Return the slots of keys by the tags in their buckets, int64 [k]; -1 for a key without one."""
         found, pairs = np.full(len(keys), -1, np.int64), keys.buckets()
         # Each tag 32 times, for the slots of a bucket.
         tags = np.repeat(tags_of(keys.keys) * _EACH_BYTE, BUCKET_SLOTS // 8).view(np.uint8)
