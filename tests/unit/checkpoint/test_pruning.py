@@ -22,6 +22,7 @@ from cpr_trainer.checkpoint.anchor.pruning import (
     stale,
     young_steps,
 )
+from cpr_trainer.checkpoint.anchor.retention import anchors_of_lineage
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.keys import committed_in
 from cpr_trainer.checkpoint.format.parts import basis
@@ -38,12 +39,14 @@ def anchor(step: int) -> AnchorRef:
     return AnchorRef("k", "d", 1, step, 64 * step)
 
 
-def dense(store: MemoryStore, step: int) -> None:
-    save_dense(
-        store,
-        DenseManifest(CONTRACT_VERSION, "uid", 1, 1, step, 64 * step, 6400, "layout", ()),
-        {"dense": torch.ones(1)},
-    )
+def dense(store: MemoryStore, step: int, generation: int = 1, shards: tuple[ManifestRef, ...] = ()) -> str:
+    manifest = DenseManifest(CONTRACT_VERSION, "uid", generation, 1, step, 64 * step, 6400, "layout", (), shards)
+    return save_dense(store, manifest, {"dense": torch.ones(1)}).key
+
+
+def write_anchor(store: MemoryStore, generation: int, step: int) -> str:
+    """Write the dense part of an anchor, and return its key."""
+    return dense(store, step, generation, (ManifestRef("shard", ""),))
 
 
 def test_pruning_retains_saves_that_a_restore_may_need() -> None:
@@ -191,6 +194,8 @@ def test_a_dense_save_goes_if_the_oldest_anchor_holds_the_same_state(group: int,
         ([(1, 10), (1, 20), (2, 30)], {2: 20}, [(1, 10), (1, 20), (2, 30)]),
         ([(1, 10), (1, 20), (1, 30)], {2: 10}, [(1, 10)]),
         ([(1, 10), (1, 20), (2, 15), (2, 30), (3, 16)], {2: 10, 3: 15}, [(1, 10), (2, 15), (3, 16)]),
+        ([(1, 10), (1, 20), (1, 30), (4, 22)], {2: 20, 4: 20}, [(1, 10), (1, 20), (4, 22)]),
+        ([(1, 10), (1, 20), (2, 25), (3, 15)], {2: 20, 3: 10}, [(1, 10), (3, 15)]),
         ([(1, 10), (2, 20), (3, 5)], {2: 10, 3: 0}, [(3, 5)]),
         ([], {2: 10}, []),
     ],
@@ -199,6 +204,25 @@ def test_rollback_targets_are_anchors_in_the_lineage_of_the_newest_generation(
     anchors: list[tuple[int, int]], forks: dict[int, int], expected: list[tuple[int, int]]
 ) -> None:
     assert list(on_lineage(anchors, forks)) == expected
+    store, newest, first = MemoryStore(), max(forks, default=1), forks.get(max(forks, default=1), 0)
+    for generation, step in anchors:
+        write_anchor(store, generation, step)
+    for generation, step in forks.items():
+        write_restore_record(store, restore_record(2, generation=generation, step=step))
+    start = AnchorRef("k", "d", 1, first, 64 * first) if first else None
+    for keep in (1, 2, 9):
+        found = anchors_of_lineage(store, "uid", newest, start, keep)
+        assert [(each.generation, each.step) for each in found] == expected[-keep:]
+
+
+def test_leader_takes_no_anchor_before_a_generation_with_an_unknown_beginning() -> None:
+    store = MemoryStore()
+    for generation, step in ((1, 10), (1, 20), (2, 30), (3, 40)):
+        write_anchor(store, generation, step)
+    store.objects[write_anchor(store, 3, 50)] = b"damaged"
+    start = AnchorRef("k", "d", 2, 30, 64 * 30)
+    found = anchors_of_lineage(store, "uid", 3, start, 9)
+    assert [(each.generation, each.step) for each in found] == [(2, 30), (3, 40)]
 
 
 def test_cleanup_leaves_the_objects_of_a_retained_anchor() -> None:

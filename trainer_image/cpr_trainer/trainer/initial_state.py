@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from cpr_contract.reports import Problem, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.checkpoint.anchor.retention import anchors_of_lineage
 from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.checkpoint.format.records import find_anchor
 from cpr_trainer.checkpoint.restore.by_name import check_vocabularies, saved_model
 from cpr_trainer.checkpoint.restore.dense_loader import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
@@ -68,16 +68,10 @@ class InitialStateLoader:
             state.begin_by_name(saved_model(manifest, ref.key), restored.tensors, rules, ref.key)
 
     def known_anchors(self) -> tuple[AnchorRef, ...]:
-        """Return the anchors of the generation, oldest first: the one it started from, and those committed since."""
-        counters, start = self._roster().counters, self._roster().anchor
-        found: list[AnchorRef] = []
-        for step in sorted({c.step for c in self._candidates() if c.kind == "Save"}, reverse=True):
-            anchor = find_anchor(self._setup.store, self._setup.job.job_uid, counters.generation, step)
-            if anchor is not None:
-                found.insert(0, anchor)
-            if len(found) == self._setup.job.snapshots.keep:
-                return tuple(found)
-        return (start, *found) if start else tuple(found)
+        """Return the newest `snapshots.keep` anchors to which the job can go back, oldest first. Raises StoreError."""
+        job, roster = self._setup.job, self._roster()
+        generation, keep = roster.counters.generation, job.snapshots.keep
+        return anchors_of_lineage(self._setup.store, job.job_uid, generation, roster.anchor, keep)
 
     def _newest(self) -> RestoredDense | None:
         """Return the newest save that verifies, None if none does. Raises StoreError, LayoutError, DamagedError."""

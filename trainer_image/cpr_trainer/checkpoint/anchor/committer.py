@@ -106,9 +106,7 @@ class AnchorCommitter:
         self._saved = saved
         self._incarnations = incarnations
         self._keep = keep
-        # A new generation has fewer anchors at first: those before it stay until it has as many.
-        staying = anchors[-keep:] if len(anchors) >= keep else ()
-        self._retention = Retention(pruner, rng, recorded, lambda anchor: _best_step_of(store, anchor), staying)
+        self._retention = Retention(pruner, rng, recorded, lambda anchor: _best_step_of(store, anchor), anchors[-keep:])
         self._rng = rng
         self._frozen = frozen
         self._vocabularies = vocabularies

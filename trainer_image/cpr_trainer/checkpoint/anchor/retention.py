@@ -1,10 +1,12 @@
-"""Retention: the time of the leader's sweeps of unneeded saves, and the anchors that stay."""
+"""Retention: the anchors that stay, and the time of the leader's sweeps of unneeded saves."""
 
 from __future__ import annotations
 
 import logging
 import random
 from collections.abc import Callable, Iterable
+from itertools import islice
+from math import inf
 from time import monotonic
 
 from cpr_contract.manifests import ShardManifest
@@ -12,8 +14,10 @@ from cpr_contract.reports import Problem
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.pruning import GRACE_S, Pruner
 from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.format.keys import restore_records_in, shard_folder
+from cpr_trainer.checkpoint.format.records import find_anchors, read_restore_record
 from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.store import StoreError
+from cpr_trainer.store import Store, StoreError
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,6 +29,34 @@ _UNRECORDED_S = 3600.0
 
 #: The pause between two sweeps of a store that stays full.
 _FULL_PAUSE_S = 5.0
+
+
+def anchors_of_lineage(
+    store: Store, job_uid: str, generation: int, start: AnchorRef | None, keep: int
+) -> tuple[AnchorRef, ...]:
+    """Return the newest `keep` anchors to which a generation can go back, oldest first. Raises StoreError.
+
+    start: the anchor at which it began; None for step 0. Anchors of earlier generations count up to the step at which
+    a later one began.
+    """
+    found, last_step = list[AnchorRef](), inf
+    for number in range(generation, 0, -1):
+        own = tuple(islice(find_anchors(store, job_uid, number, last_step), keep - len(found)))
+        found += own
+        if number == 1 or len(found) == keep:
+            break
+        began = _first_step(store, job_uid, number) if number < generation else start.step if start else 0
+        if began == 0 or (began is None and own):
+            break
+        last_step = last_step if began is None else min(last_step, began)
+    return tuple(reversed(found))
+
+
+def _first_step(store: Store, job_uid: str, generation: int) -> int | None:
+    """Return the step at which a generation began, by its first shard; None if it never served, or is unreadable."""
+    keys = (entry.key for entry in store.list(shard_folder(job_uid, generation, 0)))
+    records = (read_restore_record(store, key) for _, key in sorted(restore_records_in(keys).items()))
+    return next((record.step for record in records if record is not None and record.parent is None), None)
 
 
 class Retention:

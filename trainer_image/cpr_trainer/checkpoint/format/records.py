@@ -7,8 +7,9 @@ for claims after each commit. Either the successor lists the save, or the predec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from typing import TypeVar
 
 from cpr_contract import CONTRACT_VERSION
@@ -21,7 +22,6 @@ from cpr_contract.manifests import (
     TableIds,
     WorkersManifest,
     dense_prefix,
-    step_folder,
     workers_key,
 )
 from cpr_contract.model import ModelSpec
@@ -173,19 +173,24 @@ def vocabularies_of(store: Store, anchor: str, model: ModelSpec) -> dict[str, Vo
 
 
 def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> AnchorRef | None:
-    """Return the anchor committed at `step` of this generation, of the newest group if there are several.
+    """Return the anchor committed at `step` of this generation; see `find_anchors`."""
+    found = next(find_anchors(store, job_uid, generation, step), None)
+    return found if found is not None and found.step == step else None
+
+
+def find_anchors(store: Store, job_uid: str, generation: int, last_step: float = inf) -> Iterator[AnchorRef]:
+    """Yield the anchors of a generation up to a step, newest first: of each step that of the newest group.
 
     Unreadable ones are ignored. Raises StoreError.
     """
     saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
-    at_step = (save for save in saves if save.folder.endswith(f"/{step_folder(step)}/"))
-    for save in sorted(at_step, key=lambda save: save.writer, reverse=True):
-        try:
-            manifest, ref = read_anchor_manifest(store, save.manifest, "")
-            return AnchorRef(ref.key, ref.digest, generation, step, manifest.samples)
-        except DamagedError:
-            continue
-    return None
+    due, newest = (save for save in saves if save.kind == "Anchor" and save.step <= last_step), inf
+    for save in sorted(due, key=lambda save: (save.step, save.writer), reverse=True):
+        if save.step < newest:
+            with suppress(DamagedError):
+                manifest, ref = read_anchor_manifest(store, save.manifest, "")
+                newest = save.step
+                yield AnchorRef(ref.key, ref.digest, generation, save.step, manifest.samples)
 
 
 def read_anchor_manifest(
