@@ -16,6 +16,7 @@ import pytest
 
 #: The key of a worker's processor time in the output that xdist collects from it.
 WORKER_CPU = "cpu_s"
+_ERROR_CHARACTERS = 2000
 
 
 def cpu_s(pid: int) -> float:
@@ -115,7 +116,9 @@ class RunReport:
         file = _file(report.nodeid)
         self._seconds[file] += report.duration
         if report.failed:
-            self._write(f"FAILED {report.nodeid} ({report.when})", red=True)
+            # All of it comes at the end of the run, which an interrupted one does not reach.
+            error = getattr(report.longrepr, "reprcrash", None) or report.longreprtext[-_ERROR_CHARACTERS:]
+            self._write(f"FAILED {report.nodeid} ({report.when}): {str(error)[:_ERROR_CHARACTERS]}", red=True)
         if report.when == "call" or not report.passed:
             # pytest reports a failure that a test states beforehand as a skip.
             outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
