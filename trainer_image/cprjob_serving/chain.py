@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -117,6 +117,11 @@ def sequence_of(key: str) -> int | None:
         if key.startswith(folder) and number.isdecimal() and key[len(folder) + _DIGITS :].startswith(rest):
             return int(number)
     return None
+
+
+def entries_in(keys: Iterable[str]) -> tuple[int, ...]:
+    """Return the sequence numbers of the entries among the keys of a chain."""
+    return tuple(number for key in keys if (number := sequence_of(key)) is not None and key == entry_key(number))
 
 
 def attempt_folder(sequence: int, nonce: str) -> str:

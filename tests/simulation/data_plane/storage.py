@@ -1,6 +1,7 @@
 """A simulated store: requests are late or fail, answers may be lost, and objects may be damaged.
 
-The store executes a request even if its sender has died since.
+The store executes a request even if its sender has died since. Listings have an unfinished object for each write, as
+those of a folder do, and that of a writer that died stays.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class SimulatedStore(MemoryStore):
         super().__init__()
         self.down_until = 0.0
         self.slow = self.loses = 0.0
+        self._writes = 0
         self._scheduler = scheduler
         self._rng = rng
         self._probes = probes
@@ -38,8 +40,19 @@ class SimulatedStore(MemoryStore):
         throttle: Throttle | None = None,
     ) -> int:
         views = flat(data)
-        sent = b"".join(views)
-        crc = self._request(lambda: super(SimulatedStore, self).put(key, sent, if_absent=if_absent, throttle=throttle))
+        sent, process = b"".join(views), self._scheduler.task.process
+        self._writes += 1
+        unfinished = f"{key}.writing-{self._writes:08x}"
+        self.objects[unfinished] = sent[: len(sent) // 2]
+        try:
+            crc = self._request(
+                lambda: super(SimulatedStore, self).put(key, sent, if_absent=if_absent, throttle=throttle)
+            )
+        finally:
+            if process.dead:
+                self._probes["a killed process left an unfinished object"] += 1
+            else:
+                del self.objects[unfinished]
         assert b"".join(views) == sent, f"{key} changed while it was sent"
         return crc
 

@@ -21,7 +21,8 @@ from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.committer import commit_anchor
 from cpr_trainer.checkpoint.format.documents import OvertakenError, SnapshotError
-from cpr_trainer.checkpoint.format.records import check_claims
+from cpr_trainer.checkpoint.format.keys import claims_prefix
+from cpr_trainer.checkpoint.format.records import check_claims, claim
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
 from cpr_trainer.checkpoint.write.save import SavedShard
 from cpr_trainer.embedding.arena import Arena, LocalRows
@@ -238,3 +239,14 @@ def test_late_predecessor_reports_no_save_that_its_successor_passed_over(moment:
     restored = bench.restored()
     assert news == ([False, True] if reported else [False])
     assert restored.step == 9 or not reported
+
+
+def test_unfinished_claim_of_a_killed_successor_stops_no_save() -> None:
+    bench = Bench()
+    saved = bench.save(1.0, 5).manifest
+    store, roster = bench.store, shard_roster(incarnation=saved.incarnation + 1)
+    store.put(f"{claims_prefix(saved.job_uid, saved.generation, saved.index)}0003.writing-0", b"")
+    check_claims(store, saved)
+    claim(store, roster, saved.job_uid)
+    with pytest.raises(OvertakenError, match="incarnation 2"):
+        check_claims(store, saved)

@@ -64,6 +64,17 @@ def test_damaged_record_is_left_out_and_replaced() -> None:
     assert stored(store) == (record(20.0, event(1, 5.0)),)
 
 
+def test_unfinished_record_is_none() -> None:
+    store = MemoryStore()
+    store_record(store, record(10.0, event(1, 5.0)))
+    unfinished = f"{record_key(record(30.0))}.writing-0"
+    store.put(unfinished, b"{")
+    store_record(store, record(20.0))
+    assert stored(store) == (record(20.0, event(1, 5.0)),)
+    store_record(store, record(40.0))
+    assert unfinished in store.objects, "its writer may live"
+
+
 def test_records_of_all_jobs_are_found_by_uid() -> None:
     store = MemoryStore()
     for uid, at in (("b", 1.0), ("a", 2.0), ("a", 3.0)):

@@ -175,25 +175,30 @@ class Death(BaseException):
 
 
 class Mortal(MemoryStore):
-    """A store with a process that dies before a write or a deletion, as `lives` counts them down."""
+    """A store with a process that dies in a write or before a deletion, as `lives` counts them down."""
 
     def __init__(self, objects: dict[str, bytes], lives: list[int]) -> None:
-        super().__init__(self.pay)
+        super().__init__(self.begin_to_write)
         self.objects, self.lives = dict(objects), lives
 
-    def pay(self, _key: str) -> None:
+    def begin_to_write(self, key: str) -> None:
+        self.objects[f"{key}.writing-0"] = b"{"
+        self.pay()
+        del self.objects[f"{key}.writing-0"]
+
+    def pay(self) -> None:
         self.lives[0] -= 1
         if self.lives[0] < 0:
             raise Death
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self.pay(key)
+            self.pay()
             super().delete([key])
 
 
 @pytest.mark.parametrize("longest", [2, 64], ids=["base", "delta"])
-def test_publisher_may_be_killed_before_any_write(
+def test_publisher_may_be_killed_in_any_write(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
 ) -> None:
     """The next one continues; a follower has the model before or the model after at any time."""

@@ -70,7 +70,7 @@ def store_record(store: Store, record: JobRecord) -> None:
 
     Raises StoreError.
     """
-    keys = [entry.key for entry in store.list(records_prefix(record.job_uid))]
+    keys = [entry.key for entry in store.list(records_prefix(record.job_uid)) if record_job(entry.key) is not None]
     key = record_key(record)
     if keys and keys[-1] >= key:
         return

@@ -10,7 +10,7 @@ from typing import Self
 from cpr_contract.manifests import ManifestRef
 from cpr_contract.spec import PublishSpec
 from cpr_trainer.checkpoint.format.keys import committed_in
-from cprjob_serving.chain import Entry, entry_key, sequence_of
+from cprjob_serving.chain import Entry, entries_in, entry_key, sequence_of
 
 #: The longest chain of deltas. A follower without a model reads all of them.
 LONGEST_CHAIN = 64
@@ -102,7 +102,7 @@ def superfluous(
     if not staying:
         return (), ()
     numbers = {key: number for key in keys if (number := sequence_of(key)) is not None}
-    newest = max((number for key, number in numbers.items() if key == entry_key(number)), default=0)
+    newest = max(entries_in(keys), default=0)
     named = {each.key for number, entry in entries.items() if number >= staying[0] for each in entry.files}
     old = sorted(key for key, number in numbers.items() if key == entry_key(number) and number < staying[0])
     files = (key for key, number in numbers.items() if key != entry_key(number) and number <= newest)

@@ -22,10 +22,10 @@ from cprjob_serving.chain import (
     Found,
     PublishedFile,
     attempt_folder,
+    entries_in,
     entry_key,
     hint_of,
     read_entry,
-    sequence_of,
     way_to,
 )
 
@@ -61,7 +61,7 @@ class Target:
 
     def chain(self) -> Chain:
         """Read the chain; entries are read once. Raises StoreError."""
-        numbers = [n for each in self._store.list(ENTRIES) if (n := sequence_of(each.key)) is not None]
+        numbers = entries_in(each.key for each in self._store.list(ENTRIES))
         self._read = {number: found for number, found in self._read.items() if number in set(numbers)}
         newest = max(numbers, default=0)
         try:
@@ -141,9 +141,8 @@ class Target:
     def prune(self) -> None:
         """Delete the entries before the oldest base that stays, and files that no entry names. Raises StoreError."""
         keys = [each.key for prefix in (ENTRIES, FILES) for each in self._store.list(prefix)]
-        numbers = (n for key in keys if (n := sequence_of(key)) is not None and key == entry_key(n))
         entries, bases = dict[int, Entry](), list[int]()
-        for number in sorted(numbers, reverse=True):  # older entries than those that stay need not be readable
+        for number in sorted(entries_in(keys), reverse=True):  # older entries than those that stay need not be readable
             try:
                 entries[number] = self._entry(number).entry
             except ChainError as error:  # it names unknown files

@@ -172,7 +172,10 @@ class Store(Protocol):
         """
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
-        """Return all objects with keys that begin with `prefix`, sorted by key."""
+        """Return all objects with keys that begin with `prefix`, sorted by key.
+
+        Unfinished objects may be among them, and those of killed writers: under the object's key and a suffix.
+        """
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects in the order given; absence is success."""

@@ -24,6 +24,7 @@ SaveKind = Literal["Anchor", "Flush", "Priority", "Dense"]
 _SAVE = re.compile(
     r"(?P<writer>.+/(?:inc|group)-(?P<number>\d+))/step-(?P<step>\d+)(?:-(?P<kind>flush|priority|dense))?/[^/]+"
 )
+_CLAIM = re.compile(r".+/claim-(\d+)")
 _RESTORE_RECORD = re.compile(r".+/inc-(?P<number>\d+)/" + re.escape(RESTORE_RECORD))
 _KINDS: dict[str | None, SaveKind] = {None: "Anchor", "flush": "Flush", "priority": "Priority", "dense": "Dense"}
 #: The order of saves of one step.
@@ -89,6 +90,11 @@ def restore_record_key(record: RestoreRecord) -> str:
 def claims_prefix(job_uid: str, generation: int, index: int) -> str:
     """Return the prefix of the keys of all claims on one shard; the number of the incarnation follows."""
     return f"{shard_prefix(job_uid, generation, index)}/claim-"
+
+
+def claims_in(keys: Iterable[str]) -> tuple[int, ...]:
+    """Return the incarnations with a claim, among the keys of one shard and generation."""
+    return tuple(int(found[1]) for key in keys if (found := _CLAIM.fullmatch(key)))
 
 
 def restore_records_in(keys: Iterable[str]) -> dict[int, str]:

@@ -37,7 +37,7 @@ from cpr_trainer.checkpoint.format.documents import (
     read_document,
     write_once,
 )
-from cpr_trainer.checkpoint.format.keys import claims_prefix, committed_in, place_of, restore_record_key
+from cpr_trainer.checkpoint.format.keys import claims_in, claims_prefix, committed_in, place_of, restore_record_key
 from cpr_trainer.store import ExistsError, MissingError, Store
 from cprjob_serving.vocabulary import Vocabulary
 
@@ -57,7 +57,7 @@ def check_claims(store: Store, saved: ShardManifest) -> None:
     An incarnation that claims after this listing also lists after it, and finds the save.
     """
     prefix = claims_prefix(saved.job_uid, saved.generation, saved.index)
-    newest = max((int(entry.key.removeprefix(prefix)) for entry in store.list(prefix)), default=0)
+    newest = max(claims_in(entry.key for entry in store.list(prefix)), default=0)
     if newest > saved.incarnation:
         what = f"The save of step {saved.step} came after incarnation {newest} had begun to restore"
         raise OvertakenError(f"{what}.", "Nothing is to be done: that incarnation continues from an earlier save.")
