@@ -24,6 +24,7 @@ SOMETIMES = (
     "rows came from a save",
     "a request was done after its sender had died",
     "an answer of the store was lost",
+    "a killed process left an unfinished object",
     "an incarnation outlived its replacement",
     "a shard was drained",
     "a trainer restarted in its pod",

@@ -299,10 +299,12 @@ class Placement:
 
     def slots_on(self, shard: int, numbers: Ints) -> Ints:
         """Return the slots of row numbers that all lie on `shard`; raises ValueError if one does not."""
-        if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < self.total):
+        if not numbers.size:  # as in each frame of a job whose tables are all dynamic
+            return numbers
+        if not (int(numbers.min()) >= 0 and int(numbers.max()) < self.total):
             raise ValueError(f"a row number is outside [0, {self.total})")
         slots: Ints = self.places(numbers) - self.starts[shard]
-        if slots.size and not (int(slots.min()) >= 0 and int(slots.max()) < self.size(shard)):
+        if not (int(slots.min()) >= 0 and int(slots.max()) < self.size(shard)):
             raise ValueError(f"a row does not lie on shard {shard}")
         return slots
 
