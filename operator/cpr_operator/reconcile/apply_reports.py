@@ -9,6 +9,7 @@ from typing import cast
 from cpr_contract.limits import MAX_COUNTED_TABLES
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import steps_in
 from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.member_status import ShardPhase
@@ -102,6 +103,18 @@ def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...
     generation, first = status.counters.generation, start_anchor(status)
     start = first.samples if first else 0
     return tuple(a for a in anchors if a.generation == generation or a.samples <= start)[-MAX_ANCHORS:]
+
+
+def reported_anchors(status: Status, reported: tuple[AnchorRef, ...]) -> tuple[Anchor, ...]:
+    """Return the anchors that a leader reports, and those of the status if it reports none.
+
+    Of an earlier generation only those count that the status has: others may have been saved by another number of
+    trainers, and the ledger has folded the losses after them.
+    """
+    known = {anchor.key for anchor in status.anchors}
+    generation = status.counters.generation
+    found = tuple(Anchor.of(ref) for ref in reported if ref.generation == generation or ref.key in known)
+    return restorable(status, found or status.anchors)
 
 
 def with_anchor(status: Status, anchor: Anchor, keep: int) -> Status:
@@ -248,7 +261,7 @@ def _apply_leader(state: ReconcileState, report: TrainerReport) -> Status:
         status = after_report(state.spec, status, report, state.now)
         status = status.evolve(progress=_progress(status, report, state.now))
     status = status.evolve(
-        anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
+        anchors=reported_anchors(status, report.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
         best=best if report.best is None else BestModel.of(report.best),
     )

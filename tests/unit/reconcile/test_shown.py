@@ -25,7 +25,7 @@ from cpr_operator.api.status import (
     Trainer,
 )
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.reconcile.apply_reports import restorable, with_anchor
+from cpr_operator.reconcile.apply_reports import reported_anchors, restorable, with_anchor
 from cpr_operator.reconcile.completion import result_of, with_termination_message
 from cpr_operator.reconcile.effects import with_shown
 from cpr_operator.reconcile.types import Done
@@ -44,6 +44,9 @@ def test_restorable_excludes_anchors_undone_by_a_rollback() -> None:
     )
     given = (anchor(1, 400), anchor(1, 800), anchor(1, 1200), anchor(2, 1100))
     assert restorable(status, given) == (anchor(1, 400), anchor(1, 800), anchor(2, 1100))
+    with_two = status.evolve(anchors=given[1:2])
+    assert reported_anchors(with_two, tuple(each.to_contract() for each in given)) == (anchor(1, 800), anchor(2, 1100))
+    assert reported_anchors(with_two, (anchor(1, 400).to_contract(),)) == (anchor(1, 800),)
     status = status.evolve(forks=(Fork(generation=1), Fork(generation=2)))
     assert restorable(status, (anchor(1, 400), anchor(2, 100))) == (anchor(2, 100),), "after a rollback to step 0"
 
