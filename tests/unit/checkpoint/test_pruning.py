@@ -196,6 +196,7 @@ def test_a_dense_save_goes_if_the_oldest_anchor_holds_the_same_state(group: int,
         ([(1, 10), (1, 20), (2, 15), (2, 30), (3, 16)], {2: 10, 3: 15}, [(1, 10), (2, 15), (3, 16)]),
         ([(1, 10), (1, 20), (1, 30), (4, 22)], {2: 20, 4: 20}, [(1, 10), (1, 20), (4, 22)]),
         ([(1, 10), (1, 20), (2, 25), (3, 15)], {2: 20, 3: 10}, [(1, 10), (3, 15)]),
+        ([(1, 10), (1, 20), (2, 25), (3, 15), (4, 18)], {2: 20, 3: 10, 4: 15}, [(1, 10), (3, 15), (4, 18)]),
         ([(1, 10), (2, 20), (3, 5)], {2: 10, 3: 0}, [(3, 5)]),
         ([], {2: 10}, []),
     ],
@@ -209,7 +210,8 @@ def test_rollback_targets_are_anchors_in_the_lineage_of_the_newest_generation(
         write_anchor(store, generation, step)
     for generation, step in forks.items():
         write_restore_record(store, restore_record(2, generation=generation, step=step))
-    start = AnchorRef("k", "d", 1, first, 64 * first) if first else None
+    of_start = max((generation for generation, step in anchors if step == first and generation < newest), default=1)
+    start = AnchorRef("k", "d", of_start, first, 64 * first) if first else None
     for keep in (1, 2, 9):
         found = anchors_of_lineage(store, "uid", newest, start, keep)
         assert [(each.generation, each.step) for each in found] == expected[-keep:]

@@ -6,7 +6,6 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 from itertools import islice
-from math import inf
 from time import monotonic
 
 from cpr_contract.manifests import ShardManifest
@@ -37,17 +36,18 @@ def anchors_of_lineage(
     """Return the newest `keep` anchors to which a generation can go back, oldest first. Raises StoreError.
 
     start: the anchor at which it began; None for step 0. Anchors of earlier generations count up to the step at which
-    a later one began.
+    a later one began. Generations after that of `start` have none there.
     """
-    found, last_step = list[AnchorRef](), inf
-    for number in range(generation, 0, -1):
+    found = [*islice(find_anchors(store, job_uid, generation), keep)]
+    last_step = start.step if start else 0
+    for number in range(start.generation if start else 0, 0, -1):
+        if len(found) == keep or not last_step:
+            break
         own = tuple(islice(find_anchors(store, job_uid, number, last_step), keep - len(found)))
         found += own
-        if number == 1 or len(found) == keep:
-            break
-        began = _first_step(store, job_uid, number) if number < generation else start.step if start else 0
-        if began == 0 or (began is None and own):
-            break
+        began = _first_step(store, job_uid, number)
+        if began is None and own:
+            break  # its beginning is unknown, and with it how far earlier generations count
         last_step = last_step if began is None else min(last_step, began)
     return tuple(reversed(found))
 
