@@ -108,7 +108,7 @@ def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...
 def reported_anchors(status: Status, reported: tuple[AnchorRef, ...]) -> tuple[Anchor, ...]:
     """Return the anchors that a leader reports, and those of the status if it reports none.
 
-    Of an earlier generation only those count that the status has: others may have been saved by another number of
+    Those of earlier generations count only if the status has them: others may have been saved by another number of
     trainers, and the ledger has folded the losses after them.
     """
     known = {anchor.key for anchor in status.anchors}
