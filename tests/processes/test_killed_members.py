@@ -27,6 +27,7 @@ from cpr_trainer.notebook import Fitted
 from cpr_trainer.store import open_store
 from processes.conftest import Reference
 from processes.faults import (
+    NEVER_S,
     OFTEN_S,
     REPLAY,
     SUPERVISED_PODS,
@@ -39,8 +40,10 @@ from processes.faults import (
     killed_shard_and_trainer_process,
     killed_shards,
     promoted_spare,
+    reach,
     rolled_back,
     run_without_loss,
+    step_past_cuts,
     superseded_shard,
     with_parity,
     without_store,
@@ -273,3 +276,17 @@ def test_resharded_job_leaves_the_bytes_of_a_run_without(name: str, tmp_path: Pa
 
 def restored(running: LocalJob, until: int) -> None:
     running.wait_for(lambda: running.shard(1).restored_samples == until * BATCH, "the shard has the anchor's rows")
+
+
+def test_leader_keeps_the_anchors_before_a_rollback(tmp_path: Path) -> None:
+    job = JOBS["plain"](tmp_path)
+    with LocalJob(job, tmp_path, OFTEN_S) as running:
+        running.hold_at(60)
+        running.start(run_held)
+        running.wait_for(lambda: len(running.trainer().anchors) == job.snapshots.keep, "there are all anchors")
+        step_past_cuts(running)
+        anchors, running.interval_s = running.trainer().anchors, NEVER_S
+        running.roll_back(anchors[-2])
+        running.wait_for(lambda: running.shard(0).counters.generation == 2, "the shard has read the roster")
+        reach(running, running.held_at)
+        assert running.trainer().anchors[-2:] == anchors[:-1]

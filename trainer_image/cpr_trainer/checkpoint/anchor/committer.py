@@ -80,9 +80,9 @@ class AnchorCommitter:
 
     `saved` returns the newest acknowledged save of each shard; `incarnations` the shards' incarnations in the newest
     roster. `keep` anchors stay, and `pruner` deletes others as `recorded` allows (see `Retention`); `anchors` are the
-    existing ones, oldest first. `frozen` documents and `vocabularies` of tables, by name, were written by the first
-    leader and hold until the job ends; lost ones are written again before each anchor. `committed` is called after each
-    anchor. `failing`: the last request to the store failed.
+    newest `keep` of the existing ones, oldest first. `frozen` documents and `vocabularies` of tables, by name, were
+    written by the first leader and hold until the job ends; lost ones are written again before each anchor. `committed`
+    is called after each anchor. `failing`: the last request to the store failed.
     """
 
     def __init__(  # noqa: PLR0913 -- the store, two views of the job, and choices
@@ -106,7 +106,7 @@ class AnchorCommitter:
         self._saved = saved
         self._incarnations = incarnations
         self._keep = keep
-        self._retention = Retention(pruner, rng, recorded, lambda anchor: _best_step_of(store, anchor), anchors[-keep:])
+        self._retention = Retention(pruner, rng, recorded, lambda anchor: _best_step_of(store, anchor), anchors)
         self._rng = rng
         self._frozen = frozen
         self._vocabularies = vocabularies

@@ -35,8 +35,8 @@ def anchors_of_lineage(
 ) -> tuple[AnchorRef, ...]:
     """Return the newest `keep` anchors to which a generation can go back, oldest first. Raises StoreError.
 
-    start: the anchor at which it began; None for step 0. Anchors of earlier generations count up to the step at which
-    a later one began. Generations after that of `start` have none there.
+    start: the anchor at which it began; None for step 0. The rule is that of `pruning.on_lineage`. This reads no more
+    generations than it needs: those between `start` and this one have no anchor to go back to.
     """
     found = [*islice(find_anchors(store, job_uid, generation), keep)]
     last_step = start.step if start else 0
