@@ -12,10 +12,9 @@ import pytest
 
 from cpr_contract import env
 from cpr_trainer.store import open_store
-from cprjob_bench.commands.freshness_bench import document
 from cprjob_serving import Follower
 from support.served_models import ServedModels
-from support.streamed_files import Clicks, job_of, train_and_kill
+from support.streamed_files import job_of, prepare, train_and_kill
 
 pytestmark = pytest.mark.dist
 
@@ -23,20 +22,14 @@ KILLS = ((env.ROLE_SHARD, 1), (env.ROLE_PUBLISHER, 0), (env.ROLE_TRAINER, 0))
 
 
 def test_follower_has_models_of_anchors_while_processes_are_killed(tmp_path: Path) -> None:
-    folders = {name: tmp_path / name for name in ("data", "work", "copies")}
-    for folder in folders.values():
-        folder.mkdir()
-    clicks = Clicks(folders["data"])
-    clicks.write()
-    manifest = document("published", folders["data"], tmp_path, publishes=True)
+    clicks, manifest = prepare(tmp_path, "published")
     spec = manifest["spec"]
     spec["model"]["tables"][0] |= {"rows": 4096, "ttlSteps": 50}
-    spec["recovery"] = {"replay": {"mode": "Required"}}
     spec["failurePolicy"] = {"silenceSeconds": 60}
     spec["snapshots"]["keep"] = 64  # the copied models are compared at the end
     with Follower(spec["publish"]["to"], tmp_path / "followed", every_s=0.1) as follower:
-        served = ServedModels(follower, folders["copies"])
-        status = asyncio.run(train_and_kill(folders["work"], clicks, served, manifest, KILLS))
+        served = ServedModels(follower, tmp_path / "copies")
+        status = asyncio.run(train_and_kill(tmp_path / "work", clicks, served, manifest, KILLS))
         assert status.result is not None
         while not served.copy(1, {status.result.key}):
             time.sleep(0.1)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cpr_contract.codec import from_json
 from cpr_contract.spec import JobSpec
@@ -19,6 +20,7 @@ from cpr_operator.cli.run import open_cluster, operating, running_pod
 from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile import Timing
+from cprjob_bench.commands.freshness_bench import document
 from cprjob_bench.roles.freshness import write_clicks
 from support.pins import Pins
 from support.served_models import ServedModels
@@ -57,6 +59,17 @@ class Clicks:
             self.write()
 
 
+def prepare(folder: Path, name: str) -> tuple[Clicks, dict[str, Any]]:
+    """Return the data, with its first file, and the manifest of a job that publishes, and never goes without replay."""
+    data = folder / "data"
+    data.mkdir()
+    clicks = Clicks(data)
+    clicks.write()
+    manifest = document(name, data, folder, publishes=True)
+    manifest["spec"]["recovery"] = {"replay": {"mode": "Required"}}
+    return clicks, manifest
+
+
 async def status_of(cluster: LocalCluster, job: JobView) -> Status:
     return Status.model_validate((await cluster.get_job(job.namespace, job.name)).status)
 
@@ -74,7 +87,7 @@ async def until_published(cluster: LocalCluster, job: JobView, served: ServedMod
 
 
 async def train_and_kill(
-    folder: Path, clicks: Clicks, served: ServedModels, manifest: dict[str, object], kills: Sequence[tuple[str, int]]
+    folder: Path, clicks: Clicks, served: ServedModels, manifest: dict[str, Any], kills: Sequence[tuple[str, int]]
 ) -> Status:
     """Run the job, kill one member after the other while clicks come, and end its data. kills: role and index of each.
 

@@ -15,11 +15,10 @@ import pytest
 
 from cpr_contract import env
 from cpr_trainer.store import open_store
-from cprjob_bench.commands.freshness_bench import document
 from cprjob_serving import Follower
 from support.pins import Pins
 from support.served_models import ServedModels
-from support.streamed_files import CLICKS, Clicks, job_of, train_and_kill
+from support.streamed_files import CLICKS, job_of, prepare, train_and_kill
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(1800, func_only=True)]
 
@@ -27,20 +26,14 @@ KILLS = 2 * ((env.ROLE_SHARD, 0), (env.ROLE_PUBLISHER, 0), (env.ROLE_TRAINER, 0)
 
 
 def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(tmp_path: Path) -> None:
-    folders = {name: tmp_path / name for name in ("data", "work", "copies")}
-    for folder in folders.values():
-        folder.mkdir()
-    clicks = Clicks(folders["data"])
-    clicks.write()
-    manifest = document("stream", folders["data"], tmp_path, publishes=True)
+    clicks, manifest = prepare(tmp_path, "stream")
     spec = manifest["spec"]
     spec["accuracyBudget"] = {"portionOfLostSamples": 0}
-    spec["recovery"] = {"replay": {"mode": "Required"}}
     spec["failurePolicy"] = {"silenceSeconds": 60, "restartLimit": {"count": 1000}}
     spec["snapshots"]["keep"] = 128  # the copied models are compared at the end
     with Follower(spec["publish"]["to"], tmp_path / "followed", every_s=0.2) as follower:
-        served = ServedModels(follower, folders["copies"])
-        status = asyncio.run(train_and_kill(folders["work"], clicks, served, manifest, KILLS))
+        served = ServedModels(follower, tmp_path / "copies")
+        status = asyncio.run(train_and_kill(tmp_path / "work", clicks, served, manifest, KILLS))
         assert status.result is not None
         while not served.copy(1, {status.result.key}):
             time.sleep(0.1)

@@ -102,8 +102,9 @@ def superfluous(
     if not staying:
         return (), ()
     numbers = {key: number for key in keys if (number := sequence_of(key)) is not None}
-    newest = max(entries_in(keys), default=0)
+    present = sorted(entries_in(keys))
+    newest = max(present, default=0)
     named = {each.key for number, entry in entries.items() if number >= staying[0] for each in entry.files}
-    old = sorted(key for key, number in numbers.items() if key == entry_key(number) and number < staying[0])
+    old = tuple(entry_key(number) for number in present if number < staying[0])
     files = (key for key, number in numbers.items() if key != entry_key(number) and number <= newest)
-    return tuple(old), tuple(sorted(key for key in files if key not in named))
+    return old, tuple(sorted(key for key in files if key not in named))

@@ -174,7 +174,8 @@ class Store(Protocol):
     def list(self, prefix: str) -> tuple[Entry, ...]:
         """Return all objects with keys that begin with `prefix`, sorted by key.
 
-        Unfinished objects may be among them, and those of killed writers: under the object's key and a suffix.
+        An unfinished object of a living or killed writer may be listed under its key and a suffix. Readers therefore
+        match whole keys.
         """
 
     def delete(self, keys: Iterable[str]) -> None:
