@@ -67,6 +67,10 @@ def train(  # noqa: PLR0913 -- one parameter per option
     ] = None,
     precision: Annotated[Precision, typer.Option(help="Precision of the dense network.")] = "fp32",
     device: Annotated[Device, typer.Option(help="Device of the dense network, in all programs.")] = "cpu",
+    entrypoint: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="Network of your own, in all programs. Default: that of the preset."),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per program.")] = 3,
     seconds: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,
     peer: Annotated[
@@ -93,6 +97,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
             baselines=tuple(peer or ()),
             encrypted=encrypted,
             device=device,
+            entrypoint=entrypoint,
         )
         bench_train(options, out, err, os.environ)
 

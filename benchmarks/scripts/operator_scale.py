@@ -4,6 +4,8 @@
                             leaders' reports of all running jobs
     event_to_decision_ms    from the watch event of a pod deleted by force to that of its
                             replacement, while all other jobs run
+    api_server_ms           the API server's own time of the writes in between: of a job's status,
+                            and of the new pod; p99 is the upper bound of a bucket
     cpu_cores, rss_mib, api_requests_per_s    of the operator in the steady state
 
 The API server, etcd and the scheduler are real; kwok simulates the kubelets, and one server
@@ -25,12 +27,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
@@ -92,7 +96,7 @@ def main() -> None:
         print(json.dumps(found))  # noqa: T201
         return
     table = Table("metric", *(f"{run['foreign_pods']} foreign pods" for run in found["runs"]))
-    for name in ("start_s", "event_to_decision_ms", "cpu_cores", "rss_mib", "api_requests_per_s"):
+    for name in ("start_s", "event_to_decision_ms", "api_server_ms", "cpu_cores", "rss_mib", "api_requests_per_s"):
         table.add_row(name, *(str(run[name]) for run in found["runs"]))
     Console().print(table)
 
@@ -132,12 +136,15 @@ async def measure_idle(
     start_s = await restart(control, pods)
     await asyncio.sleep(30)
     steady = await steady_state(control, session, options.window)
+    before = await writes(session)
     delays = await deletions(session, pods, options.deletions)
+    after = await writes(session)
     p50, p99 = (round(float(np.percentile(delays, q))) for q in (50, 99))
     return {
         "foreign_pods": foreign_pods,
         "start_s": round(start_s, 1),
         "event_to_decision_ms": {"p50": p50, "p99": p99},
+        "api_server_ms": {name: after[name].since(before[name]) for name in after},
         **steady,
     }
 
@@ -237,6 +244,43 @@ async def deletions(session: aiohttp.ClientSession, pods: Pods, count: int) -> l
         await asyncio.sleep(0.5)
     await until(lambda: len(deleted) > 0 and delays.keys() == deleted.keys(), 120, "all are replaced")
     return list(delays.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """The durations of one kind of request so far: their sum, and the number up to each bound in seconds."""
+
+    sum_s: float
+    counts: dict[float, float]
+
+    def since(self, before: Durations) -> dict[str, float]:
+        """Return the mean of those since `before`, and the least bound that 99 % of them kept, in ms."""
+        counts = {most_s: count - before.counts[most_s] for most_s, count in self.counts.items()}
+        all_ = max(counts.values())
+        p99_s = min(most_s for most_s, count in counts.items() if count >= 0.99 * all_)
+        return {"mean": round(1e3 * (self.sum_s - before.sum_s) / all_, 1), "p99": round(1e3 * p99_s)}
+
+
+async def writes(session: aiohttp.ClientSession) -> dict[str, Durations]:
+    """Return the API server's own time of writes so far: of the status of jobs, and of new pods."""
+    async with session.get("/metrics") as answer:
+        text = await answer.text()
+    kinds = {"status": ("PUT", "cprjobs", "status"), "create": ("POST", "pods", "")}
+    found = {name: Durations(0.0, {}) for name in kinds}
+    for family in text_string_to_metric_families(text):
+        if family.name != "apiserver_request_duration_seconds":
+            continue
+        for sample in family.samples:
+            labels = sample.labels
+            for name, kind in kinds.items():
+                if (labels["verb"], labels["resource"], labels["subresource"]) != kind:
+                    continue
+                counts = found[name].counts
+                if sample.name.endswith("_sum"):
+                    found[name] = replace(found[name], sum_s=found[name].sum_s + sample.value)
+                elif "le" in labels:
+                    counts[float(labels["le"])] = counts.get(float(labels["le"]), 0.0) + sample.value
+    return found
 
 
 async def sent(session: aiohttp.ClientSession) -> float:

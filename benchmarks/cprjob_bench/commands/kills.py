@@ -236,7 +236,7 @@ def _mode_metrics(
 
 
 def _resident(window: Window) -> int:
-    return sum(window.rss_bytes.values())
+    return sum(window.resident_bytes.values())
 
 
 def _processor_ms(window: Window) -> float:

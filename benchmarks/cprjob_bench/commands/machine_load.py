@@ -28,10 +28,13 @@ _ROLE_AFTER = {"cpr_trainer", "cprjob_bench"}
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Processor time since the start, and resident memory, of all processes of a role."""
+    """Processor time since the start, and resident memory, of all processes of a role.
+
+    A page that processes share counts once in the sum over all of them (`Pss` in proc_pid_smaps(5)).
+    """
 
     cpu_s: float
-    rss_bytes: int
+    resident_bytes: int
 
 
 class Meter:
@@ -65,7 +68,7 @@ def usage() -> dict[str, Usage]:
         except OSError:  # it has ended
             continue
         before = found.get(role, Usage(0.0, 0))
-        found[role] = Usage(before.cpu_s + mine.cpu_s, before.rss_bytes + mine.rss_bytes)
+        found[role] = Usage(before.cpu_s + mine.cpu_s, before.resident_bytes + mine.resident_bytes)
     return found
 
 
@@ -147,8 +150,9 @@ def _role(pid: int) -> str:
 
 def _usage_of(pid: int) -> Usage:
     values = _stat(pid)
-    pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
-    return Usage((int(values[11]) + int(values[12])) / _TICKS, pages * os.sysconf("SC_PAGE_SIZE"))
+    lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    kib = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return Usage((int(values[11]) + int(values[12])) / _TICKS, kib << 10)
 
 
 def _stat(pid: int) -> list[str]:

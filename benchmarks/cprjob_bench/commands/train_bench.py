@@ -69,7 +69,7 @@ class TrainOptions:
 
     rows: the maximum number per table. seconds: the length of a window. baselines: other programs, as NAME=COMMAND.
     workers: None: their number is to be measured. encrypted: the job is measured with TLS, too. device: of the dense
-    network, in all systems.
+    network, in all systems. entrypoint: of another network than that of the preset, see `ModelSpec.entrypoint`.
     """
 
     preset: TrainPreset
@@ -84,6 +84,7 @@ class TrainOptions:
     baselines: tuple[str, ...] = ()
     encrypted: bool = False
     device: Device = "cpu"
+    entrypoint: str | None = None
 
 
 def document(  # noqa: PLR0913 -- one parameter per part of the job
@@ -98,10 +99,11 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
     store: Path,
     interval_s: int,
     device: Device = "cpu",
+    entrypoint: str | None = None,
 ) -> dict[str, Any]:
     """Return a CPRJob of this model over the file `samples`, with a cut every `interval_s` seconds.
 
-    rows: the maximum per table.
+    rows: the maximum per table. entrypoint: of another network over the same tables.
     """
     model = _MODELS[preset]
     tables = [
@@ -115,6 +117,7 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
             "bottomMlp": list(model.bottom),
             "topMlp": list(model.top),
             "tables": tables,
+            **({} if entrypoint is None else {"entrypoint": entrypoint}),
         },
         data={"format": "Criteo", "uri": str(samples), "samples": _ENDLESS, "batchSize": BATCH_SIZE},
         trainers={"replicas": trainers, "workers": workers, "precision": precision, "device": device},
@@ -154,12 +157,13 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
         "device": options.device,
         "precision": options.precision,
         "preset": options.preset.value,
+        "entrypoint": options.entrypoint,
         "rows": options.rows,
         "batch_size": BATCH_SIZE,
         "trainers": options.trainers,
         "shards": options.shards,
         "workers": job.workers,
-        "batch_gflop": products_of(job.model).flops(BATCH_SIZE) / 1e9,
+        "batch_gflop": None if options.entrypoint else products_of(job.model).flops(BATCH_SIZE) / 1e9,
     }
     result(setting, windows).show(out, as_json=options.json)
 
@@ -183,7 +187,7 @@ def _document(
 def _lines(setting: Mapping[str, Any], found: Mapping[str, Summary]) -> Iterator[str | Table]:
     shown = table(*_TITLES)
     for name, summary in found.items():
-        values = (summary.p50_ms, summary.p99_ms, summary.rss_bytes / _MIB)
+        values = (summary.p50_ms, summary.p99_ms, summary.resident_bytes / _MIB)
         shown.add_row(
             name,
             f"{summary.samples_per_s:,.0f}",
@@ -208,7 +212,7 @@ def _summary_as_json(summary: Summary) -> dict[str, Any]:
         "share_of_bound": None if summary.bound is None else summary.bound.share,
         "step_p50_ms": summary.p50_ms,
         "step_p99_ms": summary.p99_ms,
-        "rss_mib": summary.rss_bytes / _MIB,
+        "resident_mib": summary.resident_bytes / _MIB,
         "stages_ms": {role: dict(stages) for role, stages in summary.stages_ms.items()},
         "cpu_ms": dict(summary.cpu_ms),
     }
@@ -225,7 +229,8 @@ async def _measure(
     with tempfile.TemporaryDirectory(prefix="cprjob-") as name:
         folder = Path(name)
         job, systems = _systems(options, folder, environment)
-        async with open_meters(environment, folder, job) as meters:
+        # The products of a network of a user are not known.
+        async with open_meters(environment, folder, None if options.entrypoint else job) as meters:
             windows = await measure_alternately(
                 systems, folder, options.repeats, options.seconds, meters, BATCH_SIZE, err
             )
@@ -252,6 +257,7 @@ def _systems(options: TrainOptions, folder: Path, environment: Mapping[str, str]
             store=folder / "store",
             interval_s=max(int(options.seconds / _INTERVALS_IN_WINDOW), 1),
             device=options.device,
+            entrypoint=options.entrypoint,
         )
         return job, parse_job(job, uid="bench")
 

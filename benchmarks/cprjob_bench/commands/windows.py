@@ -54,7 +54,7 @@ class Window:
 
     stages_ms: mean time of each stage of a step, by role; the stages add up to the step.
     cpu_ms: processor time per step, summed over all processes of a role.
-    rss_bytes: resident memory at the end, by role.
+    resident_bytes: resident memory at the end, by role, see `machine_load.Usage`.
     saves: committed cuts, None for a system that does not save.
     sent_bytes_per_sample: between members, None if not counted.
     kept_bytes: members' memory for redundancy at the end, by kind; empty if not counted.
@@ -66,7 +66,7 @@ class Window:
     p99_ms: float
     stages_ms: Stages
     cpu_ms: Mapping[str, float]
-    rss_bytes: Mapping[str, int]
+    resident_bytes: Mapping[str, int]
     saves: int | None
     machine: Machine
     sent_bytes_per_sample: float | None = None
@@ -94,7 +94,7 @@ class Summary:
     samples_per_s: float
     p50_ms: float
     p99_ms: float
-    rss_bytes: float
+    resident_bytes: float
     stages_ms: Stages
     cpu_ms: Mapping[str, float]
     ratio: float
@@ -131,7 +131,7 @@ def summarise(windows: Sequence[Window], reference: Sequence[Window]) -> Summary
         samples_per_s=median(window.samples_per_s for window in windows),
         p50_ms=median(window.p50_ms for window in windows),
         p99_ms=median(window.p99_ms for window in windows),
-        rss_bytes=median(sum(window.rss_bytes.values()) for window in windows),
+        resident_bytes=median(sum(window.resident_bytes.values()) for window in windows),
         stages_ms={role: _medians([each.stages_ms[role] for each in windows]) for role in windows[0].stages_ms},
         cpu_ms=_medians([window.cpu_ms for window in windows]),
         ratio=median(mine.samples_per_s / its.samples_per_s for mine, its in zip(windows, reference, strict=True)),
@@ -200,7 +200,7 @@ async def measure(system: System, folder: Path, seconds: float, meters: Meters, 
         p99_ms=timing.p99_ms,
         stages_ms=time_stages(traces, begin, end),
         cpu_ms={role: 1e3 * (now.cpu_s - used[role].cpu_s) / timing.steps for role, now in used_end.items()},
-        rss_bytes={role: now.rss_bytes for role, now in used_end.items() if role != "cprjob"},
+        resident_bytes={role: now.resident_bytes for role, now in used_end.items() if role != "cprjob"},
         saves=None if saves is None or saves_end is None else saves_end - saves,
         machine=Machine(gflops, (stolen_end_s - stolen_s) / (all_end_s - all_s)),
         sent_bytes_per_sample=(
@@ -245,7 +245,9 @@ async def _until(run: Run, problem: str, done: Callable[[], Awaitable[bool]]) ->
 def _progress(repeat: int, name: str, window: Window) -> str:
     machine, bound = window.machine, window.bound
     share = "" if bound is None else f"{bound.share:.3f} of the bound; "
+    saves = "" if window.saves is None else f"committed cuts {window.saves}; "
     return (
         f"repeat {repeat + 1}, {name}: {window.samples_per_s:,.0f} samples/s, step p50 {window.p50_ms:.1f} ms, "
-        f"p99 {window.p99_ms:.1f} ms; {share}gauge {machine.gauge_gflops:.0f} GFLOP/s, {machine.stolen:.1%} stolen"
+        f"p99 {window.p99_ms:.1f} ms; {share}{saves}gauge {machine.gauge_gflops:.0f} GFLOP/s, "
+        f"{machine.stolen:.1%} stolen"
     )

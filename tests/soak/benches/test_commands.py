@@ -14,6 +14,8 @@ from support.runs import CPRJOB
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
+ROOT = Path(__file__).parents[3]
+
 
 def bench(*arguments: object) -> dict[str, Any]:
     command = (*CPRJOB, "bench", *map(str, arguments), "--json")
@@ -50,6 +52,13 @@ def test_train_measures_each_baseline() -> None:
     assert found["contenders"].keys() == {"single", "single-2", "cprjob"}
     assert all(baseline["samples_per_s"] > 0 for baseline in found["contenders"].values())
     assert all(baseline["share_of_bound"] > 0 for baseline in found["contenders"].values())
+
+
+def test_train_measures_a_network_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "examples" / "own_model"))
+    found = bench("train", "--entrypoint=dcn:Dcn", "--rows=1000", "--repeats=1", "--seconds=4")
+    assert found["contenders"].keys() == {"single", "cprjob"}, "its batch normalisation needs whole batches"
+    assert [each["share_of_bound"] for each in found["contenders"].values()] == [None, None]
 
 
 def test_scale_measures_each_curve() -> None:

@@ -215,7 +215,6 @@ def test_clicks_are_trained_once_and_served_while_all_that_takes_part_is_killed(
     }
     with Follower(chain, tmp_path / "followed", every_s=0.5, source=source_of(chain, access)) as follower:
         served = ServedModels(follower, tmp_path / "copies")
-        served.folder.mkdir()
         with clicks.coming():
             run = Run.start(space, JOB, **changes)
             stream = Stream(cluster, run, broker, served)

@@ -68,6 +68,7 @@ def test_bench_job_is_valid(name: str) -> None:
     ("arguments", "code", "message"),
     [
         (["train", "--precision", "fp8"], 2, "fp8"),
+        (["train", "--entrypoint", "network"], 1, "spec.model.entrypoint"),
         (["redundancy", "--shards", "4"], 2, "--shards 4"),
         (["snapshot", "--bits", "5"], 2, "--bits 5: must be one of 32, 8, 4, 3, 2"),
         (["snapshot", "--store", "s3://saves"], 2, "with --endpoint"),
