@@ -13,10 +13,9 @@ from cpr_contract.env import KEEPER, MEMORY_DIR, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.history import OUTPUT_BYTES, ProcessId, output_key
 from cpr_contract.reports import ExitCode
 from cpr_operator.cli.app import app
-from support.hanging_history import Printing, WithHangingHistory, hanging
+from support.hanging_history import Printing, WithHangingHistory, hanging, run_held_until_stored
 from support.local_job import LocalJob, small_job
 from support.shard_scenario import BATCH, ShardScenario, push_through
-from support.warm_start import run_held
 
 pytestmark = pytest.mark.dist
 
@@ -37,7 +36,7 @@ def test_killed_processes_leave_their_last_output_in_the_store(tmp_path: Path) -
     store = tmp_path / "store" / "bucket"
     with LocalJob(job, tmp_path, environ={KEEPER: "1"}) as running:
         running.hold_at(10)
-        running.start(run_held)
+        running.start(run_held_until_stored)
         running.reach(1000)
         shard, trainer = running.shards[1], running.trainers[0]
         running.kill_server(shard)

@@ -1,4 +1,4 @@
-"""Pods whose store never answers a request about the job's history, and pods that print a lot."""
+"""Pods whose store never answers about the job's history, pods that wait for it, and pods that print a lot."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cpr_contract import env
 from cpr_trainer.process import main
 from cpr_trainer.runtime import supervision
 from cpr_trainer.store.folder import FolderStore
+from support.warm_start import run_held
 
 put = FolderStore.put
 
@@ -51,6 +52,12 @@ def hanging(folder: Path) -> tuple[int, ...]:
     """Return the processes in a pod's scratch folder that began to store an output and have not ended."""
     pids = (int(path.name.rpartition("-")[2]) for path in folder.glob("hanging-*"))
     return tuple(pid for pid in pids if Path(f"/proc/{pid}").exists())
+
+
+def run_held_until_stored(arguments: list[str]) -> int:
+    """Be a trainer of `run_held` that ends once its last output is stored, however slow the machine is."""
+    supervision._LAST_STORE_S = 200.0
+    return run_held(arguments)
 
 
 @dataclass(frozen=True)
