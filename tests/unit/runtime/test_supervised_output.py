@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ block.initialise()
 
 def store(output):
     partial = folder / f"{output.process}.new"
-    partial.write_bytes(b"%d %d " % (output.index, output.incarnation) + output.text)
+    partial.write_bytes(b"%d %d nice %d " % (output.index, output.incarnation, os.nice(0)) + output.text)
     partial.rename(folder / f"output-{output.process}")
 
 {work}
@@ -68,7 +69,7 @@ def test_log_has_all_lines_of_an_aborted_process(tmp_path: Path) -> None:
     lines = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("line ")]
     assert lines == [f"line {number:07d}" for number in range(20_000)] * 2
     first = (tmp_path / "output-1").read_text()
-    assert first.startswith("1 5 line ")
+    assert first.startswith("1 5 nice 19 line ")
     assert first.endswith("line 0019999\nprocess 1 of this pod ended by SIGABRT\n")
 
 
@@ -78,4 +79,6 @@ def test_process_with_a_log_without_a_reader_continues(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stderr.close()
         assert process.wait(60) == 0
-    assert (tmp_path / "output-2").read_text().endswith("line 0019999\nprocess 2 of this pod ended with exit code 0\n")
+    last = (tmp_path / "output-2").read_text()
+    assert last.startswith(f"1 5 nice {os.nice(0)} line ")
+    assert last.endswith("line 0019999\nprocess 2 of this pod ended with exit code 0\n")

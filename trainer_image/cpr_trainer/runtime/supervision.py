@@ -44,7 +44,7 @@ _LOOKS = 5
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGCHLD})
 #: Seconds to store the last output of a process, and seconds for which a pod that ends waits for that.
 _STORE_S, _LAST_STORE_S = 30, 2.0
-#: The priority of that work: next to nothing on a processor that recovers a process.
+#: The niceness of that work while the next process recovers: it takes next to nothing of its processor.
 _LOWEST_PRIORITY = 19
 _PDEATHSIG = 1
 #: Reported by a pod that ends because its memory cannot be used.
@@ -183,10 +183,11 @@ class Supervisor:
             _LOG.info("process %d of this pod starts, pid %d", block.process_number, child)
             code, ended_s = self._wait_for_end(child)
             block.record_end(ended_s)
-            self._store_output(_end_text(code))
-            if code >= 0 and code != ExitCode.INTERNAL:
+            if code >= 0 and code != ExitCode.INTERNAL:  # the process itself decided to end, and nothing recovers here
+                self._store_output(_end_text(code), niceness=0)
                 _wait_for(self._storing, _LAST_STORE_S)
-                return code  # the process itself decided to end
+                return code
+            self._store_output(_end_text(code))
             _LOG.error("process %d of this pod ended with %d", block.process_number, code)
             self._crashes.append(monotonic())
             why = "" if block.usable else UNUSABLE_MEMORY
@@ -200,7 +201,7 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 self._termination_file.write_bytes(b"")  # the problem is solved
 
-    def _store_output(self, end: str) -> None:
+    def _store_output(self, end: str, niceness: int = _LOWEST_PRIORITY) -> None:
         """Begin to store the last output of the process that has ended, in a process of its own: the store may hang.
 
         Without a roster the output has no place in the store.
@@ -220,7 +221,7 @@ class Supervisor:
         if child == 0:
             signal.alarm(_STORE_S)
             exit_with_parent(parent)
-            _run_and_exit(store)
+            _run_and_exit(store, niceness)
         self._storing.append(child)
 
     def _next_signal(self) -> signal.struct_siginfo | None:
@@ -284,10 +285,10 @@ def _fork_if_possible() -> int:
     return os.fork()
 
 
-def _run_and_exit(work: Callable[[], None]) -> NoReturn:
-    """Work at the lowest priority, and end this process. An error is logged."""
+def _run_and_exit(work: Callable[[], None], niceness: int) -> NoReturn:
+    """Work with this niceness, and end this process. An error is logged."""
     try:
-        os.nice(_LOWEST_PRIORITY)
+        os.nice(niceness)
         work()
     except Exception as error:  # noqa: BLE001 -- nothing depends on it
         _LOG.warning("the last output of a process is not stored: %s", error)
