@@ -101,7 +101,7 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
     device: Device = "cpu",
     entrypoint: str | None = None,
 ) -> dict[str, Any]:
-    """Return a CPRJob of this model over the file `samples`, with a cut every `interval_s` seconds.
+    """Return a CPRJob of this model over the file `samples`, with replay and a cut every `interval_s` seconds.
 
     rows: the maximum per table. entrypoint: of another network over the same tables.
     """
@@ -126,6 +126,7 @@ def document(  # noqa: PLR0913 -- one parameter per part of the job
             "store": {"endpoint": store.as_uri(), "bucket": "saves"},
             "interval": {"mode": "Fixed", "seconds": interval_s},
         },
+        recovery={"replay": {"mode": "Required"}},
     )
 
 
