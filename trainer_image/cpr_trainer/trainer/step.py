@@ -201,6 +201,8 @@ class Stepper:
         if merges:
             self._push(batch_slice, computed)
             trace.lap("push")
+            self._keep_parameters()  # before the sum, because shards receive the push meanwhile
+            trace.lap("keep")
         announced = coordinator.announce(self.state.reached + 1, self.pace.trained_s) if coordinator else 0
         with self._status.waiting(self._control.poll_interrupts) as poll_interrupts:
             self.cut_step = group.go(announced, poll_interrupts).cut_step
@@ -255,8 +257,8 @@ class Stepper:
         # SIGTERM does not interrupt this wait: the other trainers would stay inside the collective.
         with self._status.waiting(self._control.poll_roster) as poll_interrupts:
             group.sum((replica.gradients, *to_merge, *held_out, *self.state.buffers_to_sum()), poll_interrupts)
-        if self._resume_memory is not None:
-            self._resume_memory.begin_step()
+        if not self._setup.job.per_step:
+            self._keep_parameters()
         replica.step(step)
         if to_merge:
             scores.merge(*to_merge)
@@ -267,6 +269,11 @@ class Stepper:
         if held_out:
             self._status.update(evaluation=self.held_out.scores(step - 1, held_out, replica))
         self.state.done = step
+
+    def _keep_parameters(self) -> None:
+        """Keep the parameters before the step changes them. A push has committed the parameters kept last."""
+        if self._resume_memory is not None:
+            self._resume_memory.begin_step()
 
     def _ended_pin(self, step: int) -> int:
         """Return the number of the last pin that ends in a step, if segments are scored there, else 0.

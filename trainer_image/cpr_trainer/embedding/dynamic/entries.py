@@ -103,10 +103,6 @@ class Entries:
         """Replace the entries in some slots, all different. entries: of the type `ENTRY`."""
         self._whole[slots] = entries.view(_WHOLE)
 
-    def set(self, entries: NDArray[np.void]) -> None:
-        """Replace all entries. entries: of the type `ENTRY`, one for each slot."""
-        self._whole[:] = entries.view(_WHOLE)
-
     def live_bits(self, buckets: Ints, rules: Rules, step: int) -> U32:
         """Return a bit for each slot of some buckets, uint32 [b], that holds an entry of the table at a step."""
         steps, least = self.steps.reshape(-1, BUCKET_SLOTS), rules.oldest_live(step)

@@ -147,13 +147,13 @@ class Pages:
         Raises ValueError for a key of another shard, and unless tables ascend, and keys in each table.
         """
         places, inside = self.order.find(keys, tables)
-        outside = (places < self.first) | (places >= self.last)
-        if outside.any():
+        pages = (places - self.first).view(np.uint64)
+        if (pages >= np.uint64(self.last - self.first)).any():
             raise ValueError(f"a key lies outside pages [{self.first}, {self.last})")
         same = tables[1:] == tables[:-1]
         if not np.where(same, keys[1:] > keys[:-1], tables[1:] > tables[:-1]).all():
             raise ValueError("keys are not in ascending order")
-        return BandKeys(keys, tables, (places - self.first).view(np.uint64) << _HALF | inside)
+        return BandKeys(keys, tables, pages << _HALF | inside)
 
     def hold(self, table: int, keys: U64) -> NDArray[np.bool_]:
         """Return which keys of a table have their page here, bool [k]. keys: uint64 [k], in any order."""

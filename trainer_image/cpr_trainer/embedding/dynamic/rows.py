@@ -118,7 +118,7 @@ class DynamicRows:
     def read(self, keys: BandKeys, step: int) -> Values:
         """Return the vectors of keys at a step, [k, D] in the type of the rows."""
         slots = self.entries.find(keys, step)
-        vectors = self._rows.rows.take(np.maximum(slots, 0), axis=0)
+        vectors = self._rows.rows.take(slots, axis=0, mode="clip")  # also of unknown keys: any row
         unknown = np.flatnonzero(slots < 0)
         if len(unknown):
             vectors[unknown] = converted(self._first_values(keys.select(unknown)), vectors.dtype)
@@ -133,17 +133,19 @@ class DynamicRows:
 
         rows: [k, D], as they are. state: float32 [k, W].
         """
-        update, places = planned.update, planned.places
-        new = np.flatnonzero(update.inserted[places])
-        if len(new):
-            rows[new] = converted(self._first_values(update.keys.select(update.inserted)), rows.dtype)
+        update, places, entries = planned.update, planned.places, Entries(state)
+        if update.new_keys:
+            new, keys = np.flatnonzero(update.inserted[places]), update.keys.select(update.inserted)
+            rows[new] = converted(self._first_values(keys), rows.dtype)
             state[new] = 0.0
-        Entries(state).set(update.entries_at(places))
+            entries.keys[new] = keys.keys
+        entries.steps[:], entries.counts[:] = update.step, update.counts[places]
 
     def note(self, update: Update) -> None:
         """Note a step that is in the rows now."""
         self.entries.note(update)
-        self.counted = self.counted.plus(update.changes)
+        if update.new_keys:
+            self.counted = self.counted.plus(update.changes)
 
     def _live(self, steps: U32, step: int) -> NDArray[np.bool_]:
         return steps >= self._rules.oldest_live(step)

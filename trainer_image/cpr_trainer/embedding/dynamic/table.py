@@ -25,9 +25,7 @@ from cprjob_serving.hashes import U64
 
 #: The keys that are found together: their tags fit into the processor's cache.
 _KEYS_AT_ONCE = 4096
-_EACH_BYTE = np.uint64(0x0101010101010101)
-_ONE, _OTHER_BUCKET = np.uint64(1), np.uint64(BUCKET_SLOTS)
-_BUCKET_BITS = BUCKET_SLOTS.bit_length() - 1
+_BUCKET_BITS, _PAIR_BITS = BUCKET_SLOTS.bit_length() - 1, BUCKET_SLOTS.bit_length()
 #: Where the bits of a key's position that number its place among the slots of its page begin, and what they hold.
 _BELOW_PLACE, _IN_PAGE = np.uint64(32 - PAGE_SLOTS.bit_length() + 1), PAGE_SLOTS - 1
 _NO_CONTENTS = np.empty((0, CELL_COLUMNS), np.uint32)
@@ -63,14 +61,15 @@ class Changes:
 class Update:
     """A merged step, before it changes the tables.
 
-    keys: [k], of all contributions. slots: int64 [k], those that take the gradients, all different; -1: none does.
-    counts: uint32 [k], the entries' new counts. inserted: bool [k], a new entry: its row begins with its first value,
-    and its state with zeros. evicted: int64 [e], the slots that lose their key. cells, contents: int64 [c], uint32
-    [c, 2], the cells that change, ascending, and their columns.
+    keys: [k], of all contributions; `new_keys` of them had no slot before. slots: int64 [k], those that take the
+    gradients, all different; -1: none does. counts: uint32 [k], the entries' new counts. inserted: bool [k], a new
+    entry: its row begins with its first value, and its state with zeros. evicted: int64 [e], the slots that lose their
+    key. cells, contents: int64 [c], uint32 [c, 2], the cells that change, ascending, and their columns.
     """
 
     step: int
     keys: BandKeys
+    new_keys: int
     slots: Ints
     counts: U32
     inserted: NDArray[np.bool_]
@@ -84,13 +83,6 @@ class Update:
         """The places in `keys` of those with a slot, ascending: a slice if all have one, so that nothing is copied."""
         stored = self.slots >= 0
         return slice(None) if stored.all() else np.flatnonzero(stored)
-
-    def entries_at(self, places: Ints | slice) -> NDArray[np.void]:
-        """Return the entries of some of `keys`, of the type `ENTRY`."""
-        keys = self.keys.keys[places]
-        entries = np.empty(len(keys), ENTRY)
-        entries["key"], entries["step"], entries["count"] = keys, self.step, self.counts[places]
-        return entries
 
 
 class DynamicTables:
@@ -125,7 +117,7 @@ class DynamicTables:
         unknown, inserted = np.flatnonzero(~found), np.zeros(len(keys), np.bool_)
         if not len(unknown):  # as in most steps of small tables
             counts = self._counts_after(entries, step)
-            return Update(step, keys, slots, counts, inserted, unknown, unknown, _NO_CONTENTS, self._no_changes)
+            return Update(step, keys, 0, slots, counts, inserted, unknown, unknown, _NO_CONTENTS, self._no_changes)
 
         new, known, slots = keys.select(unknown), slots[found], slots.copy()
         count = self._count(new.positions, step)
@@ -139,7 +131,7 @@ class DynamicTables:
         cells, contents = count.changes(inserted[unknown], step)
         evicted = insertions.slots[insertions.evicts]
         changes = self._changes(new, slots[unknown], due, insertions)
-        return Update(step, keys, slots, counts, inserted, evicted, cells, contents, changes)
+        return Update(step, keys, len(unknown), slots, counts, inserted, evicted, cells, contents, changes)
 
     def _counts_after(self, entries: NDArray[np.void], step: int) -> U32:
         """Return the counts of entries after a push of their keys, uint32 [k]."""
@@ -169,13 +161,18 @@ class DynamicTables:
     def note(self, update: Update) -> None:
         """Note a plan that is in the columns now."""
         self._found = None
+        if not update.new_keys:
+            return
         inserted = update.inserted
         self._tags.ravel()[update.slots[inserted]] = tags_of(update.keys.keys[inserted])
 
     def commit(self, update: Update) -> None:
         """Store the entries and cells of a plan, which is of the present state, and note it."""
         places = update.places
-        self.entries.put(update.slots[places], update.entries_at(places))
+        keys = update.keys.keys[places]
+        entries = np.empty(len(keys), ENTRY)
+        entries["key"], entries["step"], entries["count"] = keys, update.step, update.counts[places]
+        self.entries.put(update.slots[places], entries)
         self.entries.cells[update.cells] = update.contents
         self.note(update)
 
@@ -201,11 +198,11 @@ class DynamicTables:
     def _search(self, keys: BandKeys, step: int) -> tuple[Ints, NDArray[np.void]]:
         """Return the slots of keys, and the entries there; that of a key without a slot means nothing.
 
-        A trainer pushes what it looked up, so the last search stays.
+        A trainer pushes what it looked up, and `FrameRows` returns the same keys for both: the last search stays.
         """
         if self._found is not None:
             last, of_step, slots, entries = self._found
-            if of_step == step and np.array_equal(last.keys, keys.keys) and np.array_equal(last.tables, keys.tables):
+            if of_step == step and last is keys:
                 return slots, entries
         slots, entries = self._find(keys, self.rules.oldest_live(step))
         self._found = keys, step, slots, entries
@@ -229,23 +226,14 @@ class DynamicTables:
 
     def _find_in_buckets(self, keys: BandKeys, least: int) -> Ints:
         """Return the slots of keys by the tags in their buckets, int64 [k]; -1 for a key without one."""
-        found, pairs = np.full(len(keys), -1, np.int64), keys.buckets()
-        # Each tag 32 times, for the slots of a bucket.
-        tags = np.repeat(tags_of(keys.keys) * _EACH_BYTE, BUCKET_SLOTS // 8).view(np.uint8)
-        one, other = bits_of(self._tags.take(pairs, axis=0).reshape(2, -1) == tags).reshape(2, -1)
-        # A bit for each of the slots of a key that has its tag. All keys are compared with their next slot at once.
-        left = one | other.astype(np.uint64) << _OTHER_BUCKET
-        places = np.flatnonzero(left)
-        while len(places):
-            bits, key = left[places], keys.keys[places]
-            at = np.bitwise_count((bits - _ONE) & ~bits)
-            slots = pairs[at >> _BUCKET_BITS, places] * BUCKET_SLOTS + (at & (BUCKET_SLOTS - 1))
-            entries = self.entries.take(slots)
-            # An expired entry may have the key, too: at most one is live.
-            mine = (entries["key"] == key) & (entries["step"] >= least)
-            found[places[mine]] = slots[mine]
-            left[places] = np.where(mine, 0, bits & (bits - _ONE))
-            places = places[left[places] != 0]
+        found, buckets = np.full(len(keys), -1, np.int64), keys.buckets().T.ravel()
+        tags = self._tags.take(buckets, axis=0).reshape(len(keys), -1)
+        at = np.flatnonzero(tags == tags_of(keys.keys)[:, np.newaxis])
+        slots = buckets.take(at >> _BUCKET_BITS) * BUCKET_SLOTS + (at & (BUCKET_SLOTS - 1))
+        entries, key = self.entries.take(slots), at >> _PAIR_BITS
+        # An expired entry may have the key, too: at most one is live.
+        mine = np.flatnonzero((entries["key"] == keys.keys.take(key)) & (entries["step"] >= least))
+        found[key.take(mine)] = slots.take(mine)
         return found
 
     def _count(self, positions: U64, step: int) -> Count:
