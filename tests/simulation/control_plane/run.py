@@ -61,6 +61,7 @@ class Simulation:
         self.due = self.cluster.now
         self._document: Mapping[str, Any] | None = None
         self._status = Status()
+        self._checked: Status | None = None
         self._steps = list(scenario.steps)
         self._end = self.cluster.now + scenario.deadline_s
         self.uids: dict[tuple[str, str], str] = {}
@@ -192,8 +193,15 @@ class Simulation:
         self.due = min(self.due, self.cluster.now + TICK_S)
 
     def _check(self) -> None:
-        """Check the invariants that hold at any moment."""
+        """Check the invariants that hold at any moment. Those of a status are checked once."""
         status = self.status()
+        if status is not self._checked:
+            self._checked = status
+            self._check_status(status)
+        self._check_fencing()
+        self._check_quota()
+
+    def _check_status(self, status: Status) -> None:
         assert not status.ledger.total_samples or account_of(status).ledger.left >= 0
         for role, members in (("shard", status.shards), ("trainer", status.trainers)):
             for member in members:
@@ -202,13 +210,11 @@ class Simulation:
                     assert self.uids.setdefault((self.job_uid(), name), member.uid) == member.uid, (
                         f"{name} was replaced"
                     )
-        self._check_time()
-        self._check_fencing()
-        self._check_quota()
+        self._check_time(status)
 
-    def _check_time(self) -> None:
+    def _check_time(self, status: Status) -> None:
         """The parts of the job's time add up to the wall time in every status, and none is negative or shrinks."""
-        now = self.status().goodput
+        now = status.goodput
         if now is None or not self.job_uid():  # the job is deleted
             return
         first, before = self._accounts.setdefault(self.job_uid(), [now, now])
