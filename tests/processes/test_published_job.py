@@ -26,7 +26,7 @@ def test_follower_has_models_of_anchors_while_processes_are_killed(tmp_path: Pat
     spec = manifest["spec"]
     spec["model"]["tables"][0] |= {"rows": 4096, "ttlSteps": 50}
     spec["failurePolicy"] = {"silenceSeconds": 60}
-    spec["snapshots"]["keep"] = 64  # the copied models are compared at the end
+    spec["snapshots"]["keep"] = 64  # a copied model is compared a moment later
     with Follower(spec["publish"]["to"], tmp_path / "followed", every_s=0.1) as follower:
         served = ServedModels(follower, tmp_path / "copies")
         status = asyncio.run(train_and_kill(tmp_path / "work", clicks, served, manifest, KILLS))

@@ -20,6 +20,7 @@ from cpr_operator.cli.run import open_cluster, operating, running_pod
 from cpr_operator.cluster.local.cluster import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile import Timing
+from cpr_trainer.store import open_store
 from cprjob_bench.commands.freshness_bench import document
 from cprjob_bench.roles.freshness import write_clicks
 from support.pins import Pins
@@ -75,12 +76,13 @@ async def status_of(cluster: LocalCluster, job: JobView) -> Status:
 
 
 async def until_published(cluster: LocalCluster, job: JobView, served: ServedModels, more: int) -> None:
-    """Wait until all members train, and this many further models are served. The last one is copied."""
+    """Wait until all members train, and this many further models are served. Check a copy of the last one."""
     due = served.follower.sequence + more
     while True:
         status = await status_of(cluster, job)
         anchors = {anchor.key for anchor in status.anchors}
         if status.phase in {"Running", "Succeeded"} and status.recovery is None and served.copy(due, anchors):
+            served.check(job_of(status), open_store(job_of(status).snapshots.store, None, None))
             return
         assert status.phase != "Failed", status.conditions
         await asyncio.sleep(0.1)

@@ -30,7 +30,7 @@ def test_stream_of_clicks_is_trained_once_and_served_while_processes_are_killed(
     spec = manifest["spec"]
     spec["accuracyBudget"] = {"portionOfLostSamples": 0}
     spec["failurePolicy"] = {"silenceSeconds": 60, "restartLimit": {"count": 1000}}
-    spec["snapshots"]["keep"] = 128  # the copied models are compared at the end
+    spec["snapshots"]["keep"] = 128  # a copied model is compared a moment later
     with Follower(spec["publish"]["to"], tmp_path / "followed", every_s=0.2) as follower:
         served = ServedModels(follower, tmp_path / "copies")
         status = asyncio.run(train_and_kill(tmp_path / "work", clicks, served, manifest, KILLS))
