@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from cpr_trainer.store import Buffer, Entry, Received, StoreError, StoreUnreachableError, Throttle
+from cpr_trainer.store import Buffer, Entry, MissingError, Received, StoreError, StoreUnreachableError, Throttle
 from cpr_trainer.store.transfers import flat
 from simulation.data_plane.clock import Scheduler
 from support.memory_store import MemoryStore
@@ -44,15 +44,20 @@ class SimulatedStore(MemoryStore):
         self._writes += 1
         unfinished = f"{key}.writing-{self._writes:08x}"
         self.objects[unfinished] = sent[: len(sent) // 2]
+
+        def finish() -> int:
+            if unfinished not in self.objects:  # a sweep has deleted it with its save, as in a folder
+                self._probes["an unfinished object was deleted under its writer"] += 1
+                raise MissingError(key)
+            return super(SimulatedStore, self).put(key, sent, if_absent=if_absent, throttle=throttle)
+
         try:
-            crc = self._request(
-                lambda: super(SimulatedStore, self).put(key, sent, if_absent=if_absent, throttle=throttle)
-            )
+            crc = self._request(finish)
         finally:
             if process.dead:
                 self._probes["a killed process left an unfinished object"] += 1
             else:
-                del self.objects[unfinished]
+                self.objects.pop(unfinished, None)
         assert b"".join(views) == sent, f"{key} changed while it was sent"
         return crc
 
