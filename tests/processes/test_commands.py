@@ -121,8 +121,8 @@ def test_example_of_data_that_arrives_is_interrupted_and_trains_the_rest_once_it
 
         def trained() -> bool:
             found = status(tmp_path)
-            without = found.get("data", {}).get("voidSamples", 0)
-            return bool(found.get("progress", {}).get("samples", 0) - without >= samples)
+            voids = found.get("data", {}).get("voidSamples", 0)
+            return bool(found.get("progress", {}).get("samples", 0) - voids >= samples)
 
         with started(tmp_path, *arguments) as process:
             until(trained)

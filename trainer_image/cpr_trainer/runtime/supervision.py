@@ -183,11 +183,11 @@ class Supervisor:
             _LOG.info("process %d of this pod starts, pid %d", block.process_number, child)
             code, ended_s = self._wait_for_end(child)
             block.record_end(ended_s)
-            if code >= 0 and code != ExitCode.INTERNAL:  # the process itself decided to end, and nothing recovers here
-                self._store_output(_end_text(code), niceness=0)
+            ends = code >= 0 and code != ExitCode.INTERNAL  # by the process's own decision: nothing recovers here
+            self._store_output(_end_text(code), niceness=0 if ends else _LOWEST_PRIORITY)
+            if ends:
                 _wait_for(self._storing, _LAST_STORE_S)
                 return code
-            self._store_output(_end_text(code))
             _LOG.error("process %d of this pod ended with %d", block.process_number, code)
             self._crashes.append(monotonic())
             why = "" if block.usable else UNUSABLE_MEMORY
