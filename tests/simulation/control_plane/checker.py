@@ -9,6 +9,7 @@ from itertools import pairwise
 from cpr_operator.api.status import Status
 from cpr_operator.goodput import parts_ms
 from cpr_operator.recovery.account import account_of
+from simulation.control_plane.deletions import end_of_deletion
 from simulation.control_plane.failpoints import Storm, StormSimulation
 from simulation.control_plane.processes import CELLS, Cells, steps_in_all
 from simulation.control_plane.run import RunResult
@@ -125,3 +126,12 @@ def _anchored(result: RunResult) -> tuple[list[Cells], int]:
 def charged(status: Status) -> list[set[int]]:
     """Return the lost samples of each shard in the account."""
     return [{sample for first, end in ranges for sample in range(first, end)} for ranges in status.ledger.ranges]
+
+
+def outcome_of(result: RunResult) -> tuple[object, ...]:
+    """The part of a result that must not depend on the moment of a fault."""
+    status = result.status
+    failures = sorted((f.role, f.index, f.counted) for f in status.failures)
+    account = status.ledger.ranges, status.counters.generation, len(status.restart_times)
+    auc = status.progress.auc if status.phase == "Succeeded" else None
+    return status.phase, auc, failures, account, end_of_deletion(result)

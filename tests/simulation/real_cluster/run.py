@@ -33,7 +33,7 @@ LEFT_OUT = {
     "is sent again",
     "the operator is of the version before": "its images take minutes to build; tests/cluster/test_upgrade.py has it",
     "the operator is killed at a call of our choice": "no call can be named from outside; "
-    "tests/simulation/control_plane/test_crash_at_every_call.py kills it before and after each",
+    "tests/crashes/test_crash_at_every_call.py kills it before and after each",
 }
 
 

@@ -16,19 +16,19 @@ from cpr_operator.api.cprjob_spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.protocol import ConflictError, UnavailableError
 from cpr_operator.controller import job_reader
+from simulation.control_plane.checker import outcome_of
 from simulation.control_plane.cluster import SimulatedCluster, When
-from simulation.control_plane.deletions import MANIFOLD, end_of_deletion
+from simulation.control_plane.deletions import MANIFOLD
 from simulation.control_plane.failpoints import CallFault
-from simulation.control_plane.run import Crash, RunResult, Simulation
+from simulation.control_plane.run import Crash, Simulation
 from simulation.control_plane.scenarios import SCENARIOS
 from simulation.control_plane.workload import Scenario
 
-EVERY_SCENARIO = pytest.mark.parametrize("scenario", [*SCENARIOS, *MANIFOLD], ids=lambda s: s.name)
+EVERY_SCENARIO = (*SCENARIOS, *MANIFOLD)
 
 #: Runs of one spec are equal up to the first step, so only the first scenario of a spec gets faults before that.
 FAULTED_EARLY = {
-    json.dumps((scenario.spec, scenario.queue), default=dict): scenario.name
-    for scenario in reversed([*SCENARIOS, *MANIFOLD])
+    json.dumps((scenario.spec, scenario.queue), default=dict): scenario.name for scenario in reversed(EVERY_SCENARIO)
 }.values()
 
 
@@ -43,15 +43,6 @@ def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return parsed[id(spec)][1]
 
     monkeypatch.setattr(job_reader, "parse_spec", once)
-
-
-def outcome_of(result: RunResult) -> tuple[object, ...]:
-    """The part of a result that must not depend on the moment of a fault."""
-    status = result.status
-    failures = sorted((f.role, f.index, f.counted) for f in status.failures)
-    account = status.ledger.ranges, status.counters.generation, len(status.restart_times)
-    auc = status.progress.auc if status.phase == "Succeeded" else None
-    return status.phase, auc, failures, account, end_of_deletion(result)
 
 
 def faults_at(number: int, cluster: SimulatedCluster) -> Iterator[tuple[When, Exception]]:
@@ -74,8 +65,8 @@ def raised(number: int, when: When, error: Exception) -> CallFault:
     return fault
 
 
-@EVERY_SCENARIO
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda s: s.name)
 async def test_fault_at_any_call_changes_no_outcome(scenario: Scenario) -> None:
     """Runs are equal up to the step of the faulted call, so each begins with a copy from before that step."""
     calm = Simulation(scenario)
@@ -94,10 +85,3 @@ async def test_fault_at_any_call_changes_no_outcome(scenario: Scenario) -> None:
                 outcome = outcome_of(await faulted.run())
                 assert outcome == expected, f"{error!r} {when} call {number}, {calm.cluster.calls[number]}"
         await again.step()
-
-
-@EVERY_SCENARIO
-async def test_stale_reads_of_the_job_change_nothing(scenario: Scenario) -> None:
-    stale = Simulation(scenario)
-    stale.cluster.stale_reads = True
-    assert outcome_of(await stale.run()) == outcome_of(await Simulation(scenario).run())
