@@ -93,7 +93,7 @@ def test_stopped_pod_ends_though_the_store_hangs(tmp_path: Path) -> None:
 
 def test_storing_an_output_ends_after_a_while(tmp_path: Path) -> None:
     with ShardScenario(tmp_path, {KEEPER: "1"}) as scenario:
-        scenario.start(WithHangingHistory(limit_s=1))
+        scenario.start(WithHangingHistory(expires=True))
         scenario.join()
         scenario.shard.signal_server()
         scenario.wait_for(lambda: any(scenario.shard.folder.glob("hanging-*")))
