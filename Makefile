@@ -21,7 +21,7 @@ STAMP  := $(VENV)/.made-$(TORCH)
 
 # Three rings of tests; docs/testing.md lists the folders of each.
 RING1 := tests/unit tests/contract tests/guard tests/simulation tests/processes tests/stores
-RING2 := tests/cluster tests/crashes tests/apiserver tests/conformance tests/chart tests/browser tests/s3_servers tests/kafka tests/walkthroughs tests/other_languages
+RING2 := tests/cluster tests/crashes tests/local_runs tests/apiserver tests/conformance tests/chart tests/browser tests/s3_servers tests/kafka tests/walkthroughs tests/other_languages
 PARTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/soak/*/test_*.py)))) seeds-1 seeds-2 storms storm scale)
 # A worker that dies is not replaced: its tests fail.
 PYTEST := $(BIN)/pytest --quiet --run-report --durations 10
@@ -74,7 +74,7 @@ prepare: env  ## build the binaries and images of ring 2, once
 	tests/cluster/cluster.sh images
 	tests/kafka/broker.sh lib
 
-e2e: prepare  ## ring 2: the cluster, an API server, a crash at every call, S3 servers, Kafka, a browser, the chart, pages
+e2e: prepare  ## ring 2: the cluster, an API server, chosen crashes, S3 servers, Kafka, a browser, the chart, pages
 	$(PYTEST) $(WORKERS) $(RING2)
 
 # Parts with a command of their own; every other part is the folder tests/soak/PART.

@@ -10,7 +10,16 @@ from xdist.workermanage import WorkerController
 
 CLUSTER = "tests/cluster/"
 #: Folders in the order in which they start: long ones go first, so that no worker is left with them at the end.
-FIRST = (CLUSTER, "tests/processes/", "tests/crashes/", "tests/walkthroughs/", "tests/simulation/", "tests/stores/")
+FIRST = (
+    CLUSTER,
+    "tests/processes/",
+    "tests/crashes/",
+    "tests/local_runs/",
+    "tests/walkthroughs/",
+    "tests/simulation/",
+    "tests/stores/",
+    "tests/guard/",
+)
 
 
 class SideBySide(LoadFileScheduling):
