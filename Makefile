@@ -24,8 +24,10 @@ RING1 := tests/unit tests/contract tests/guard tests/simulation tests/processes 
 RING2 := tests/cluster tests/crashes tests/local_runs tests/apiserver tests/conformance tests/chart tests/browser tests/s3_servers tests/kafka tests/walkthroughs tests/other_languages
 PARTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/soak/*/test_*.py)))) seeds-1 seeds-2 storms storm scale)
 # A worker that dies is not replaced: its tests fail.
-PYTEST := $(BIN)/pytest --quiet --run-report --durations 10
-WORKERS := --numprocesses auto --max-worker-restart 0
+PYTEST := $(BIN)/pytest --quiet --run-report --durations 10 --max-worker-restart 0
+WORKERS := --numprocesses auto
+# Tests of processes wait a tenth of the time, which another worker uses.
+ONE_MORE = --numprocesses $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
 
 .PHONY: env peers demo check lint types test prepare e2e soak parts storm cluster-up cluster-down crds kustomize docs images dist version pins
 
@@ -67,7 +69,7 @@ test: lint  ## ring 1: lint, types and all tests that need Python alone; the typ
 	@mkdir -p .cache; \
 	TIMEFORMAT="types: %U s user, %S s system"; { time $(MAKE) --no-print-directory types; } >.cache/types.log 2>&1 & types=$$!; \
 	trap "kill $$types; wait; exit 130" INT TERM; \
-	$(PYTEST) $(WORKERS) $(RING1); tests=$$?; \
+	$(PYTEST) $(ONE_MORE) $(RING1); tests=$$?; \
 	wait $$types || tests=1; cat .cache/types.log; exit $$tests
 
 prepare: env  ## build the binaries and images of ring 2, once
