@@ -67,7 +67,7 @@ types: env
 
 test: lint  ## ring 1: lint, types and all tests that need Python alone; the types are checked beside the tests
 	@mkdir -p .cache; \
-	TIMEFORMAT="types: %U s user, %S s system"; { time $(MAKE) --no-print-directory types; } >.cache/types.log 2>&1 & types=$$!; \
+	TIMEFORMAT="types: %U s user, %S s system"; { time $(BIN)/mypy; } >.cache/types.log 2>&1 & types=$$!; \
 	trap "kill $$types; wait; exit 130" INT TERM; \
 	$(PYTEST) $(ONE_MORE) $(RING1); tests=$$?; \
 	wait $$types || tests=1; cat .cache/types.log; exit $$tests
